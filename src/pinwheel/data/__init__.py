@@ -1,0 +1,1 @@
+"""Facts as data files, each with its source beside it."""
