@@ -1,0 +1,1 @@
+"""Capability rules, combos, axis models and checks of arch_matrix.toml."""
