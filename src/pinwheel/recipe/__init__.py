@@ -1,0 +1,1 @@
+"""Recipes, locks, and resolving a lock."""
