@@ -1,0 +1,1 @@
+"""Getting locked bytes: store, downloads, archives, patches."""
