@@ -1,0 +1,1 @@
+"""CUDA toolkits assembled from locked parts."""
