@@ -1,0 +1,1 @@
+"""Rules over what inspect read: does a wheel fit what it claims?"""
