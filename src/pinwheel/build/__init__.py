@@ -1,0 +1,1 @@
+"""Planning, compiling, finishing and proving a wheel."""

@@ -1,0 +1,1 @@
+"""Programs that run inside the build root: standard library only, no import of pinwheel."""
