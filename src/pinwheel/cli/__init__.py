@@ -1,0 +1,1 @@
+"""Thin commands: parse arguments, call a stage, print its result."""
