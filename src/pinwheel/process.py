@@ -8,10 +8,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from pinwheel.interrupts import held
 
 TAIL_BYTES = 16_384
 
@@ -67,25 +69,27 @@ def run(
         sink = log.open("ab")
         target = sink.fileno()
     offset = sink.tell() if sink is not None else 0
-    with ExitStack() as stack:
-        source: int | IO[bytes] = subprocess.DEVNULL
-        if stdin is not None:
-            # A file, not a pipe: after a timeout communicate() writes no more input.
-            source = stack.enter_context(tempfile.TemporaryFile())
-            source.write(stdin)
-            source.seek(0)
-        process = subprocess.Popen(
-            [os.fspath(a) for a in args],
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            stdin=source,
-            stdout=target,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-            umask=umask,
-        )
     captured = b""
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with ExitStack() as stack:
+            source: int | IO[bytes] = subprocess.DEVNULL
+            if stdin is not None:
+                # A file, not a pipe: after a timeout communicate() writes no more input.
+                source = stack.enter_context(tempfile.TemporaryFile())
+                source.write(stdin)
+                source.seek(0)
+            with held():  # or it would run, and nobody know of it
+                process = subprocess.Popen(
+                    [os.fspath(a) for a in args],
+                    env=None if env is None else dict(env),
+                    cwd=cwd,
+                    stdin=source,
+                    stdout=target,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                    umask=umask,
+                )
         while True:
             try:
                 data, _ = process.communicate(timeout=0.5)
@@ -95,7 +99,9 @@ def run(
                 if tick is not None:
                     tick()
     except BaseException:
-        _end_group(process)
+        if process is not None:
+            with held():
+                _end_group(process)
         raise
     finally:
         if sink is not None:
@@ -123,11 +129,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End a program together with everything it started in its process group."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
+            # The second time also where the program has ended, for what it has left behind.
             os.killpg(process.pid, sig)
         except ProcessLookupError:
             break
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-            break
-        except subprocess.TimeoutExpired:
-            continue

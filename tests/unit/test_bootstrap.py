@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -37,6 +40,8 @@ def checkout(tmp_path: Path) -> Path:
     copy.mkdir()
     shutil.copy(ROOT / "nox", copy)
     shutil.copytree(ROOT / "requirements", copy / "requirements")
+    (copy / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "start_nox.py", copy / "scripts")
     (copy / "noxfile.py").write_text(
         "import nox\n"
         "@nox.session(venv_backend='none')\n"
@@ -129,6 +134,33 @@ def test_a_failing_install_is_one_clear_error_and_is_done_over(checkout: Path) -
     assert result.returncode == 1
     assert "could not install requirements/bootstrap.txt" in result.stderr
     assert "Traceback" not in result.stderr
+    assert (checkout / ".venv" / "pinwheel-bootstrap").read_text() == "incomplete"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_installer_too(checkout: Path, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        # SIGINT as a shell's foreground gives it; what runs in the background inherits it ignored.
+        code = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        code += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(checkout / "nox"), "--version"],
+            env=bare(checkout)
+            | {"PIP_INDEX_URL": url, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        silent.settimeout(120)
+        asked, _ = silent.accept()
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        asked.settimeout(30)
+        while asked.recv(4096):  # to the end: whoever asked has ended
+            pass
+        asked.close()
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
     assert (checkout / ".venv" / "pinwheel-bootstrap").read_text() == "incomplete"
 
 
@@ -289,6 +321,25 @@ def test_first_run_second_run_and_interrupted(checkout: Path, tmp_path: Path) ->
     assert again.returncode == 0, again.stderr
     assert "preparing .venv" in again.stderr
     assert "hello again" in again.stderr
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_pinwheels_sessions_share_one_environment(checkout: Path) -> None:
+    """The real noxfile and package: made once, by whichever session comes first."""
+    for name in ("noxfile.py", "pyproject.toml", "README.md", "LICENSE", "arch_matrix.toml"):
+        shutil.copy(ROOT / name, checkout / name)
+    for name in ("src", "recipes", "patches"):
+        shutil.copytree(ROOT / name, checkout / name)
+    said = {}
+    for name, args in (("matrix", ("--json",)), ("lock", ("--help",)), ("clean", ("--help",))):
+        answer = start(checkout, "-s", name, "--", *args)
+        assert answer.returncode == 0, answer.stderr
+        assert ("preparing .nox/pinwheel" in answer.stderr) is (name == "matrix")
+        said[name] = answer.stdout
+    assert json.loads(said["matrix"])["combos"]
+    assert said["lock"].startswith("Usage: pinwheel lock")
+    assert [path.name for path in (checkout / ".nox").iterdir() if path.is_dir()] == ["pinwheel"]
 
 
 @pytest.mark.network

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -11,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from pinwheel import interrupts
 from pinwheel.cli import main as module
 from pinwheel.cli.main import COMMANDS, cli, main, printable, show_error
 from pinwheel.errors import RecipeError, UnknownComboError
@@ -24,6 +27,15 @@ PROJECT = Path(__file__).parents[2]
 PINWHEEL = [sys.executable, "-m", "pinwheel.cli.main"]
 # Too slow to load for a help text, or needed by some commands only.
 HEAVY = ("httpx", "rich", "pydantic", "tomlkit", "elftools", "debian", "auditwheel", "packaging")
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """``main`` changes them for its process, which here is pytest's."""
+    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -68,7 +80,8 @@ def test_help_loads_no_library() -> None:
     names = {name.partition(".")[0] for _, name in rows}
     assert not names.intersection(HEAVY)
     ours = {name for _, name in rows if name.startswith("pinwheel.")}
-    assert ours <= {"pinwheel.cli", "pinwheel.cli.main", "pinwheel.errors"}
+    own = {"pinwheel.cli", "pinwheel.cli.main", "pinwheel.errors", "pinwheel.interrupts"}
+    assert ours <= own
     for name, summary in COMMANDS.items():
         assert name in said.stdout
         assert summary.split()[0] in said.stdout
@@ -78,7 +91,7 @@ def test_every_command_is_there_and_has_help(capsys: pytest.CaptureFixture[str])
     assert {*COMMANDS} == {
         path.stem
         for path in (PROJECT / "src/pinwheel/cli").glob("*.py")
-        if path.stem not in ("__init__", "main")
+        if path.stem not in ("__init__", "main", "complete")
     }
     for name in COMMANDS:
         assert here([name, "--help"]) == 0
@@ -298,34 +311,66 @@ import click
 @click.command("matrix")
 def command():
     print("started", flush=True)
-    run(["sleep", sys.argv[1]])
+    run(sys.argv[1:])
 matrix.command = command
 main(["matrix"])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_what_was_started(number: signal.Signals) -> None:
-    seconds = f"98764.{os.getpid()}"
+def started(*command: str) -> subprocess.Popen[str]:
+    """pinwheel, running ``command`` in the way it runs a compiler."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, seconds],
+        [sys.executable, "-c", SLOW, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
+    return process
+
+
+def running(word: str) -> bool:
+    """Whether a process has ``word`` among its arguments."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word.encode() in path.read_bytes().split(b"\0")[:-1]:
+                return True
+    return False
+
+
+def wait_for(word: str) -> None:
+    end = time.monotonic() + 60
+    while not running(word):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_what_was_started(number: signal.Signals) -> None:
+    seconds = f"98765.{os.getpid()}"
+    process = started("sleep", seconds)
     time.sleep(0.3)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said
     assert "Traceback" not in said
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(path.read_bytes())
-    assert not [line for line in lines if line.startswith(f"sleep\0{seconds}".encode())]
+    assert not running(seconds)
+
+
+def test_more_signals_leave_nothing_behind() -> None:
+    seconds = f"98766.{os.getpid()}"
+    process = started("sh", "-c", f"trap '' TERM; sleep {seconds}; sleep {seconds}")
+    wait_for(seconds)
+    numbers = itertools.cycle((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    while process.poll() is None:
+        process.send_signal(next(numbers))
+        time.sleep(0.1)
+    assert process.returncode == 130
+    assert not running(seconds)
+    _, said = process.communicate()
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pinwheel import interrupts
 from pinwheel.process import TAIL_BYTES, run
 
 PYTHON = sys.executable
@@ -99,6 +100,48 @@ def test_an_interrupt_ends_the_program_and_its_children(tmp_path: Path, stubborn
         time.sleep(0.05)
     assert not any(map(alive, pids))
     assert time.monotonic() - started < 30
+
+
+def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> None:
+    """The leader obeys SIGTERM; what it started in its group does not."""
+    child = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 1; done"
+
+    def interrupt() -> None:
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", 'sh -c "$1" & wait', "sh", child], tick=interrupt)
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def test_a_signal_in_the_moment_of_starting_ends_what_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def signalled(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        started.append(real(*args, **options))  # type: ignore[call-overload]
+        signal.raise_signal(signal.SIGTERM)  # before the caller has been told of it
+        return started[0]
+
+    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(interrupts, "_last", -interrupts.ENDING)
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    interrupts.listen()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(["sleep", "600"])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
 
 
 def test_the_terminals_interrupt_reaches_us_and_not_the_program(tmp_path: Path) -> None:

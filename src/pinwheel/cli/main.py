@@ -9,13 +9,12 @@ import errno
 import importlib
 import io
 import os
-import signal
 import sys
-from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pinwheel import interrupts
 
 if TYPE_CHECKING:
     from pinwheel.errors import PinwheelError
@@ -111,8 +110,9 @@ Start here:
   pinwheel matrix                                          what there is
   pinwheel build --combo cu121-torch2.3-vllm0.6.3          the wheel, in dist/
   pinwheel build --combo cu121-torch2.3-vllm0.6.3 --archs 8.0
+
 \b
-Completion: eval "$(_PINWHEEL_COMPLETE=bash_source pinwheel)"  (zsh_source, fish_source)
+Completion: eval "$(_PINWHEEL_COMPLETE=bash_source pinwheel)"; more: docs/configuration.md
 Exit codes: docs/exit-codes.md. Sources and caches: docs/configuration.md.""",
 )
 @click.option(
@@ -138,11 +138,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     _fill_standard_streams()
-    # A CI runner or a closed terminal ends us like Ctrl-C: what was started is ended too.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            with suppress(ValueError):  # not the main thread: whoever runs us decides
-                signal.signal(number, _interrupt)
+    interrupts.listen()
     try:
         code = cli.main(arguments, prog_name="pinwheel", standalone_mode=False)
     except PinwheelError as error:
@@ -194,10 +190,6 @@ def _fill_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does on its own
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _say(text: str) -> None:
