@@ -506,6 +506,13 @@ def tree_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
+def test_comparing_it_with_its_listing_takes_no_time(root: Path, lock: Lock) -> None:
+    start = time.monotonic()
+    again = unpack_root(lock.with_role(Role.ROOT), {}, root.parent, Console(quiet=True))
+    assert time.monotonic() - start < 2
+    assert again == root
+
+
 def test_unpacked_again_by_another_umask_after_a_kill_it_is_the_same(
     root: Path, lock: Lock, files: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -290,6 +290,15 @@ def test_the_series_pins_torch_for_the_build():
     assert "requirements-cuda.txt" not in added
 
 
+def test_all_of_machete_gets_one_list():
+    added = "".join(series()["CMakeLists.txt"])
+    assert (
+        "    set_gencode_flags_for_srcs(\n"
+        "      SRCS csrc/quantization/machete/machete_pytorch.cu\n"
+        '      CUDA_ARCHS "${MACHETE_ARCHS}")\n'
+    ) in added
+
+
 def fake_torch(monkeypatch, version="2.3.0+cu121", cuda="12.1", abi=False, **library):
     torch = ModuleType("torch")
     torch.__version__, torch.__file__ = version, "/site/torch/__init__.py"

@@ -74,7 +74,7 @@ def set_up(
     """
     root = unpack_root(lock.with_role(Role.ROOT), files, settings.cache / "roots", console)
     sandbox = enter(root)
-    tools = unpack_tools(lock.with_role(Role.TOOL), files, settings.cache / "tools")
+    tools = unpack_tools(lock.with_role(Role.TOOL), files, settings.cache / "tools", console)
     toolkit = _toolkit(lock, files, sandbox, settings, console)
     _prove(toolkit, sandbox, capabilities, console)
     build = lock.with_role(Role.BUILD)
@@ -143,11 +143,11 @@ def _prove(
     mark = proof_mark(toolkit.path, sandbox.root.name, capabilities)
     if mark.exists():
         return
-    console.say(f"toolkit {toolkit.name}: proving {' '.join(map(str, capabilities))}")
+    label = f"proving {toolkit.name} for {' '.join(map(str, capabilities))}"
     # Held, because two builds of other capabilities would prove in the same directory.
     with (
         file_lock(lock_of(toolkit.path)),
-        console.progress(0, "steps", "proving the toolkit") as progress,
+        console.progress(0, "steps", label) as progress,
     ):
         work = toolkit.path.with_name(f"{toolkit.path.name}.proof")
         remove_tree(work)  # left by a process that was killed

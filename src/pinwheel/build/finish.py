@@ -129,13 +129,14 @@ def finish(plan: FinishPlan, console: Console) -> FinishedWheel:
             info = _rewrite(plan, tree, raw)
             libraries = _libraries(plan, tree, raw, console)
             tag = _platform(plan, libraries)
-            _write_wheel_file(tree / info, raw, tag)
+            build = raw.build or metadata.WHOLE_BUILD
+            _write_wheel_file(tree / info, raw, build, tag)
             stated = _manifest(plan, tree, libraries, tag)
             (tree / info / manifest.NAME).write_bytes(manifest.as_json(stated))
             record = record_of(tree, info)
             (tree / info / "RECORD").write_bytes(record)
             inside = _paths(plan, tree)
-            name = _file_name(plan, raw, tag)
+            name = _file_name(plan, raw, build, tag)
             console.say(f"packing {name}")
             packed = work / name
             _pack(plan, tree, packed)
@@ -259,16 +260,18 @@ def _platform(plan: FinishPlan, libraries: Sequence[Library]) -> platform.Platfo
     return platform.platform_of(libraries, plan.excluded_libraries) if libraries else None
 
 
-def _write_wheel_file(info: Path, raw: RawWheel, tag: platform.Platform | None) -> None:
+def _write_wheel_file(info: Path, raw: RawWheel, build: str, tag: platform.Platform | None) -> None:
     path = info / "WHEEL"
     platforms = [tag.tag if tag else "any"]
-    data = metadata.rewrite_wheel_file(path.read_bytes(), tags=raw.tags, platforms=platforms)
+    data = metadata.rewrite_wheel_file(
+        path.read_bytes(), build=build, tags=raw.tags, platforms=platforms
+    )
     path.write_bytes(data)
 
 
-def _file_name(plan: FinishPlan, raw: RawWheel, tag: platform.Platform | None) -> str:
-    parts = [raw.name, plan.version, *([raw.build] if raw.build else []), raw.python_abi]
-    return "-".join([*parts, tag.tag if tag else "any"]) + ".whl"
+def _file_name(plan: FinishPlan, raw: RawWheel, build: str, tag: platform.Platform | None) -> str:
+    platform_tag = tag.tag if tag else "any"
+    return "-".join([raw.name, plan.version, build, raw.python_abi, platform_tag]) + ".whl"
 
 
 def _manifest(

@@ -20,6 +20,11 @@ from pinwheel.verify.requirements import environment
 
 MAX_BYTES = 16 << 20  # of METADATA or WHEEL; vLLM's METADATA has 10 kB
 
+# Build tag of a wheel whose back end gave it none. A wheel for fewer capabilities has one that
+# begins with 0 (pinwheel.build.order), and installers take any build tag before none (PEP 427), so
+# the whole wheel has one too, with a larger number: where both lie in one index, it is installed.
+WHOLE_BUILD = "1"
+
 _FIELD = re.compile(rb"([A-Za-z0-9-]+):[ \t]*(.*?)[ \t]*(\r\n|\r|\n|\Z)", re.DOTALL)
 
 
@@ -272,38 +277,42 @@ def check_against_lock(data: bytes, locked: Mapping[str, str], *, python: str) -
 
 
 def rewrite_wheel_file(
-    data: bytes, *, tags: Sequence[tuple[str, str]], platforms: Sequence[str]
+    data: bytes, *, build: str, tags: Sequence[tuple[str, str]], platforms: Sequence[str]
 ) -> bytes:
-    """WHEEL with the Tag lines that the file name has, every other byte as it was.
+    """WHEEL with the Build and Tag lines that the file name has, every other byte as it was.
 
     Args:
         data: WHEEL of the raw wheel.
+        build: build tag of the finished wheel; what the raw one states must be that.
         tags: (python, abi) pairs, as the raw wheel has them.
         platforms: platform tags of the finished wheel.
 
     Raises:
-        WheelError: no Tag lines, or a wheel format other than 1.x.
+        WheelError: no Tag lines, another build tag, or a wheel format other than 1.x.
     """
     found, rest = fields(data, "WHEEL")
     if not re.fullmatch(r"1\.\d+", only(found, "Wheel-Version", "WHEEL").value):
         raise _refuse("WHEEL", "Wheel-Version is not 1.x")
     if not any(f.name == "tag" for f in found):
         raise _refuse("WHEEL", "it has no Tag")
-    return b"".join(_with_tags(found, tags, platforms)) + rest
+    stated = [f.value for f in found if f.name == "build"]
+    if stated not in ([], [build]):
+        raise _refuse("WHEEL", *(f"Build: {value}" for value in stated), f"to become: {build}")
+    lines = (f"{python}-{abi}-{platform}" for python, abi in tags for platform in platforms)
+    new = [*([] if stated else [f"Build: {build}"]), *(f"Tag: {line}" for line in lines)]
+    return b"".join(_with_lines(found, new)) + rest
 
 
-def _with_tags(
-    found: Sequence[Field], tags: Sequence[tuple[str, str]], platforms: Sequence[str]
-) -> Iterator[bytes]:
+def _with_lines(found: Sequence[Field], new: Sequence[str]) -> Iterator[bytes]:
+    """The fields with new lines in the place of the first Tag, and no other Tag."""
     written = False
     for field in found:
         if field.name != "tag":
             yield field.raw
         elif not written:
             written = True
-            for python, abi in tags:
-                for platform in platforms:
-                    yield f"Tag: {python}-{abi}-{platform}".encode() + (field.end or b"\n")
+            for line in new:
+                yield line.encode() + (field.end or b"\n")
 
 
 def version_module(version: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinwheel.build.bench import require_compiler
+from pinwheel.build.metadata import WHOLE_BUILD
 from pinwheel.build.recipes import require_recipe
 from pinwheel.build.work import inside_files, work_key
 from pinwheel.errors import CapabilityError
@@ -67,12 +68,13 @@ class Order:
 
     @property
     def build_tag(self) -> str:
-        """Build tag of a wheel for another capability list than the recipe's; else empty.
+        """``1``, or of a wheel for a part of the recipe's capability list its list after a ``0``.
 
-        Such a wheel has the recipe's version, so its file name must say what it lacks.
+        Such a wheel has the recipe's version, so its file name must say what it lacks; and the
+        whole one must be the higher, as installers order build tags (PEP 427).
         """
         if self.whole:
-            return ""
+            return WHOLE_BUILD
         names = (c.sm.replace("_", "") + ("ptx" if c.ptx else "") for c in self.capabilities)
         return "0" + ".".join(names)
 
@@ -90,7 +92,8 @@ def require_declared(
     ``9.0``, and PTX is one more; only to leave PTX away asks for less than was declared.
 
     Raises:
-        CapabilityError: names the targets, the recipe's list, and how to add to it.
+        CapabilityError: names the targets, the recipe's list, what to ask for instead, and how to
+            add to the list.
     """
     declared = {*stated, *(c.code for c in stated)}
     missing = [c for c in wanted if c not in declared]
@@ -103,10 +106,69 @@ def require_declared(
             f"{loaded.path}: capabilities: {format_capabilities(stated)}",
             f"asked for: {format_capabilities(wanted)}",
         ),
-        next_step="Leave it out of --archs. If this release does have code for it, add it to "
-        f"the recipe's capabilities and lock again: pinwheel lock --combo {combo} "
+        next_step=f"{_instead(wanted, stated)} If this release does have code for what is missing, "
+        f"add it to the recipe's capabilities and lock again: pinwheel lock --combo {combo} "
         f"--toolkit {toolkit}.",
     )
+
+
+def _instead(wanted: Sequence[Capability], stated: Sequence[Capability]) -> str:
+    """The list to ask for: the nearest that is declared for each, or all there is."""
+    declared = {*stated, *(c.code for c in stated)}
+    near = {
+        found
+        for c in wanted
+        # Without PTX it is less; the plain target is another one, for the same GPU.
+        for found in [next((n for n in (c, c.code, _plain(c)) if n in declared), None)]
+        if found is not None
+    }
+    if near:
+        return f'Ask for --archs "{format_capabilities(sorted(near))}" instead.'
+    return f'Ask for what it declares: --archs "{format_capabilities(stated)}", or a part of it.'
+
+
+def _plain(capability: Capability) -> Capability:
+    return Capability(capability.major, capability.minor)
+
+
+def _wanted(
+    text: str, matrix: Matrix, loaded: LoadedRecipe, stated: Sequence[Capability], toolkit: str
+) -> tuple[Capability, ...]:
+    """The list of ``--archs``, held against toolkit and recipe.
+
+    Raises:
+        CapabilityError: it cannot be read, or one of the two lacks a target.
+    """
+    try:
+        wanted = matrix.parse_capabilities(text)
+    except CapabilityError as error:
+        raise CapabilityError(
+            f"--archs: {error.what}",
+            evidence=error.evidence,
+            next_step='Write compute capabilities of the recipe: --archs "'
+            f'{format_capabilities(stated)}", or a part of it.',
+        ) from error
+    try:
+        require_targets(matrix, matrix.toolkit(toolkit).line, wanted)
+    except CapabilityError as error:
+        able = [name for name in loaded.recipe.toolkits.offered if _can(matrix, name, wanted)]
+        other = (
+            f" Or take a toolkit that can: --toolkit {' or '.join(able)}."
+            if able
+            else " No toolkit that the recipe offers can."
+        )
+        raise CapabilityError(
+            f"--archs: {error.what}",
+            evidence=error.evidence,
+            next_step=_instead(wanted, stated) + other,
+        ) from error
+    require_declared(loaded, stated, wanted, toolkit)
+    return wanted
+
+
+def _can(matrix: Matrix, toolkit: str, wanted: Sequence[Capability]) -> bool:
+    targets = matrix.parse_capabilities(matrix.line(matrix.toolkit(toolkit).line).targets)
+    return all(c.code in targets for c in wanted)
 
 
 def take_order(request: Request, settings: Settings) -> Order:
@@ -126,9 +188,11 @@ def take_order(request: Request, settings: Settings) -> Order:
     toolkit = chosen_toolkit(loaded, request.toolkit)
     line = matrix.toolkit(toolkit).line
     stated = matrix.parse_capabilities(loaded.recipe.capabilities)
-    wanted = stated if request.archs is None else matrix.parse_capabilities(request.archs)
-    require_targets(matrix, line, wanted)
-    require_declared(loaded, stated, wanted, toolkit)
+    wanted = stated
+    if request.archs is None:
+        require_targets(matrix, line, wanted)
+    else:
+        wanted = _wanted(request.archs, matrix, loaded, stated, toolkit)
     path = lock_path(loaded, toolkit)
     lock = read_lock(path)
     check_fresh(lock, loaded, matrix, toolkit)

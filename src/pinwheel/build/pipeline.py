@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pinwheel.build import jobs
 from pinwheel.build.bench import Bench, set_up
 from pinwheel.build.clean import remember_order, remove_superseded
 from pinwheel.build.compile import Compiled, CompilePlan, compile_wheel
-from pinwheel.build.costs import costs_path
 from pinwheel.build.cubins import count_cubins, require_code
 from pinwheel.build.finish import FinishedWheel, FinishPlan, finish
 from pinwheel.build.gate import gate
+from pinwheel.build.jobs import plan_jobs, this_machine
+from pinwheel.build.manifest import kind_of
 from pinwheel.build.order import Order, Request, take_order
 from pinwheel.build.placing import SIDECAR, place, require_writable, workplace
+from pinwheel.build.plan import TAKEN, Plan, costs_of_order, take_plan, work_of
 from pinwheel.build.proof import prove_wheel
 from pinwheel.build.report import Report, Stages
 from pinwheel.build.work import Work, prepare
@@ -35,6 +36,7 @@ from pinwheel.matrix.capability import format_capabilities
 from pinwheel.matrix.models import TorchBuild
 from pinwheel.recipe.lock import Role
 from pinwheel.settings import Settings
+from pinwheel.verify.parity_rule import wheel_targets
 
 
 def build(request: Request, settings: Settings, console: Console) -> Report:
@@ -52,12 +54,13 @@ def build(request: Request, settings: Settings, console: Console) -> Report:
     name = str(order.loaded.combo)
     out_dir = settings.dist / name
     require_writable(out_dir)
-    work = Work(settings.work / f"{name}-{order.key}")
+    work = work_of(order, settings)
     with file_lock(lock_of(work.path), wait=False):
         mark_used(work.path)
         if not request.again and (known := _unchanged(order, work, out_dir)):
             console.say(f"nothing changed: {known.wheel} is what this lock builds")
             return known
+        _say(take_plan(request, order, settings, None), request, console)
         store = Store(settings.store)
         with stages.stage("fetch"):
             fetch(
@@ -116,6 +119,29 @@ def build(request: Request, settings: Settings, console: Console) -> Report:
     return report
 
 
+def plan_build(request: Request, settings: Settings) -> Plan:
+    """What :func:`build` would find and do now; writes nothing.
+
+    Raises:
+        PinwheelError: what :func:`pinwheel.build.order.take_order` refuses.
+    """
+    order = take_order(request, settings)
+    known = None
+    if not request.again:
+        known = _unchanged(order, work_of(order, settings), settings.dist / str(order.loaded.combo))
+    return take_plan(request, order, settings, known.wheel if known else None)
+
+
+def _say(plan: Plan, request: Request, console: Console) -> None:
+    console.say(f"building {plan.order.version}")
+    for what, value in plan.rows():
+        console.say(f"  {what:<12}  {value}")
+    if plan.stock.download + plan.unpacking > plan.free:
+        console.warn("the disk will probably be full before this build is done")
+    if plan.taken and not request.replace:
+        console.warn(TAKEN)
+
+
 def _unchanged(order: Order, work: Work, out_dir: Path) -> Report | None:
     """The report of an earlier build of exactly this, when its wheel is there, byte for byte."""
     try:
@@ -154,7 +180,6 @@ def _compile_plan(
     request: Request, order: Order, work: Work, bench: Bench, settings: Settings
 ) -> CompilePlan:
     recipe = order.loaded.recipe
-    tag = order.build_tag
     return CompilePlan(
         work=work,
         sandbox=bench.sandbox,
@@ -164,15 +189,13 @@ def _compile_plan(
         tools=bench.tools,
         cache=settings.compile_cache,
         capabilities=order.capability_list,
-        jobs=jobs.plan_jobs(jobs.this_machine(), recipe.build.job_memory_gib, request.jobs),
+        jobs=plan_jobs(this_machine(), recipe.build.job_memory_gib, request.jobs),
         env=recipe.build.env,
-        options=(*recipe.build.options, *([f"--build-number={tag}"] if tag else [])),
+        options=(*recipe.build.options, f"--build-number={order.build_tag}"),
         dependencies=tuple(sorted(recipe.dependencies)),
         release=recipe.source.version,
         epoch=order.lock.source_date_epoch,
-        costs=costs_path(
-            settings.cache / "costs", str(order.loaded.combo), len(order.capabilities)
-        ),
+        costs=costs_of_order(order, settings),
     )
 
 
@@ -261,7 +284,9 @@ def _facts(order: Order, bench: Bench, raw: Path) -> dict[str, Any]:
         "lock-sha256": sha256_file(order.lock_path),
         "recipe-sha256": order.loaded.digest,
         "native": recipe.native,
+        "root": {"kind": kind_of(order.lock, Role.ROOT), "digest": bench.sandbox.root.name},
         "toolkit": {
+            "kind": kind_of(order.lock, Role.TOOLKIT),
             "name": bench.toolkit.name,
             "line": bench.toolkit.line,
             "nvcc": bench.toolkit.nvcc_version,
@@ -323,7 +348,7 @@ def _parity(order: Order, bench: Bench, raw: Path, patched: set[str]) -> dict[st
             next_step="State what is meant in the recipe ([proof] official-absent) or in the "
             "patch series; otherwise correct the build.",
         )
-    return parity.as_dict()
+    return {**parity.as_dict(), "official-targets": wheel_targets(named, named.parent)}
 
 
 def _place(finished: FinishedWheel, out_dir: Path, *, replace: bool) -> bool:

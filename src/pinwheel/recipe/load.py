@@ -107,7 +107,7 @@ def chosen_toolkit(loaded: LoadedRecipe, toolkit: str | None) -> str:
         RecipeError: the recipe does not offer it.
     """
     offered = loaded.recipe.toolkits
-    name = toolkit or offered.default
+    name = offered.default if toolkit is None else toolkit
     if name not in offered.offered:
         raise RecipeError(
             f"recipe {loaded.recipe.combo} offers no toolkit {name!r}",

@@ -15,6 +15,7 @@ from pinwheel.console import Console
 from pinwheel.errors import MissingInputsError, ToolkitError
 from pinwheel.files import atomic_write, file_lock, make_directory, remove_tree, writing
 from pinwheel.toolkit import debian, layout, stub, wheels
+from pinwheel.toolkit.kept import is_whole, keep
 from pinwheel.toolkit.spec import ToolkitSpec
 
 # Part of a toolkit's identity: raise it whenever the same parts would give another tree.
@@ -85,7 +86,7 @@ def assemble(
     compile_c: CompileC,
     key: str = "",
 ) -> Toolkit:
-    """Assemble ``spec`` at ``dest``, or take what is there when it was made with the same key.
+    """Assemble ``spec`` at ``dest``, or take what is there, made with the same key and unchanged.
 
     The tree grows in ``<dest>.partial`` and is renamed when it is whole; ``<dest>.json`` says
     what it is. A run that was killed leaves only the partial tree, which the next one removes.
@@ -112,7 +113,7 @@ def assemble(
         )
     make_directory(dest.parent)
     with file_lock(dest.with_name(f"{dest.name}.lock")):
-        known = _existing(dest, key)
+        known = _existing(dest, key, console)
         if known is not None:
             return known
         partial = dest.with_name(f"{dest.name}.partial")
@@ -125,13 +126,13 @@ def assemble(
         return toolkit
 
 
-def _existing(dest: Path, key: str) -> Toolkit | None:
+def _existing(dest: Path, key: str, console: Console) -> Toolkit | None:
     try:
         facts = json.loads(dest.with_name(f"{dest.name}.json").read_bytes())
         known = Toolkit(path=dest, **facts)
     except (OSError, ValueError, TypeError):
         return None
-    return known if key and known.key == key and (dest / "bin" / "nvcc").is_file() else None
+    return known if key and known.key == key and is_whole(dest, "toolkit", console) else None
 
 
 def _unpack_all(
@@ -264,8 +265,6 @@ def _swap(tree: Path, dest: Path, partial: Path, toolkit: Toolkit) -> None:
     with writing(dest):
         # Without its sidecar a tree is never taken for finished, so the order of these matters.
         sidecar.unlink(missing_ok=True)
-        if os.path.lexists(dest):
-            dest.replace(partial / "old")
-        tree.replace(dest)
+    keep(tree, dest)
     atomic_write(sidecar, (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode())
     remove_tree(partial)

@@ -122,8 +122,8 @@ def test_a_finished_wheel(plan: FinishPlan, console: Console, tmp_path: Path) ->
     info = f"tinypack-{FULL}.dist-info"
 
     assert done.platform_tag.startswith("manylinux_2_")
-    assert done.path.name == f"tinypack-{FULL}-cp38-abi3-{done.platform_tag}.whl"
-    assert f"\nTag: cp38-abi3-{done.platform_tag}\n".encode() in inside[f"{info}/WHEEL"]
+    assert done.path.name == f"tinypack-{FULL}-1-cp38-abi3-{done.platform_tag}.whl"
+    assert f"\nBuild: 1\nTag: cp38-abi3-{done.platform_tag}\n".encode() in inside[f"{info}/WHEEL"]
     assert list(inside) == [
         f"tinypack-{FULL}.data/scripts/tiny",
         "tinypack/_C.abi3.so",
@@ -435,7 +435,7 @@ def test_a_pure_wheel_is_for_any_platform(
 ) -> None:
     pure = {k: v for k, v in files.items() if not k.endswith(".so")}
     done = finish(dataclasses.replace(again(plan, pure), extensions={}), console)
-    assert done.path.name.endswith("-cp38-abi3-any.whl")
+    assert done.path.name.endswith("-1-cp38-abi3-any.whl")
 
 
 def test_purelib_with_libraries_is_refused(

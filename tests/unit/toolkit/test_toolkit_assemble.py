@@ -4,8 +4,9 @@ layout; real parts are assembled in tests/integration/test_toolkit_real.py."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pinwheel.console import Console
 from pinwheel.errors import MissingInputsError, ToolkitError, UnpackError
 from pinwheel.toolkit.assemble import Toolkit, assemble, toolkit_key
-from pinwheel.toolkit.layout import EPOCH
+from pinwheel.toolkit.layout import EPOCH, tree_digest
 from pinwheel.toolkit.spec import Part, ToolkitSpec, load_spec
 
 TOP = "nvidia/cu13"
@@ -85,7 +86,9 @@ def test_the_tree(spec: ToolkitSpec, parts: dict[str, Path], tmp_path: Path) -> 
     assert (dest / "bin/nvcc").stat().st_mode & 0o777 == 0o755
     assert {p.lstat().st_mtime for p in dest.rglob("*")} == {EPOCH}
     # Nothing else is left beside it.
-    assert sorted(p.name for p in dest.parent.iterdir()) == ["one", "one.json", "one.lock"]
+    assert sorted(p.name for p in dest.parent.iterdir()) == [
+        *("one", "one.json", "one.listing", "one.lock"),
+    ]
 
 
 def test_same_parts_same_tree_whatever_their_order(
@@ -112,6 +115,32 @@ def test_a_finished_tree_is_taken_again_only_for_the_same_key(
     assert dest.stat().st_ino != inode
     (tmp_path / "tk.json").write_text("{")
     assert make(spec, parts, dest, "other").digest == first.digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: os.truncate(tree / "nvvm/bin/cicc", 1),
+        lambda tree: (tree / "include/cuda.h").unlink(),
+        lambda tree: (tree / "include/mine.h").touch(),
+        lambda tree: (tree / "bin/ptxas").chmod(0o644),
+        lambda tree: (tree / "lib64/libcudart.so").unlink(),
+    ],
+)
+def test_a_tree_that_was_changed_is_made_anew(
+    spec: ToolkitSpec,
+    parts: dict[str, Path],
+    tmp_path: Path,
+    change: Callable[[Path], object],
+) -> None:
+    dest = tmp_path / "toolkits" / "tk"
+    first = make(spec, parts, dest, "key")
+    change(dest)
+    assert tree_digest(dest) != first.digest
+    assert make(spec, parts, dest, "key") == first
+    assert tree_digest(dest) == first.digest
+    names = ["tk", "tk.json", "tk.listing", "tk.lock"]
+    assert sorted(p.name for p in dest.parent.iterdir()) == names
 
 
 def test_leftovers_of_a_killed_run_do_no_harm(
