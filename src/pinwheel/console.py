@@ -1,7 +1,8 @@
 """What pinwheel says: results on stdout, everything meant for a watching person on stderr.
 
-On a terminal progress is a live bar; anywhere else it is a plain line every few seconds, without
-escape codes, so that a CI log stays readable. ``NO_COLOR`` is honoured (by rich).
+On a terminal progress is a live bar and a table has a frame. Anywhere else progress is a plain
+line every few seconds and a table is tab-separated lines, without escape codes, so that a CI log
+stays readable and ``cut`` and ``awk`` can read a table. ``NO_COLOR`` is honoured.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 from pinwheel.files import human_bytes
 
@@ -60,7 +61,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def progress_line(label: str, done: float, total: float, unit: str, elapsed: float) -> str:
+def progress_line(
+    label: str, done: float, total: float, unit: str, elapsed: float, estimate: str = ""
+) -> str:
     """One plain progress line: how much is done, how fast, how long it may still take.
 
     Args:
@@ -69,6 +72,7 @@ def progress_line(label: str, done: float, total: float, unit: str, elapsed: flo
         total: amount in all; 0 when not known.
         unit: ``bytes`` or a plural noun.
         elapsed: seconds since the first of it was done.
+        estimate: how long it may still take, by who knows better than the rate so far.
     """
     if not total and not done:
         # A single step that counts nothing, such as one program that runs: time is all there is.
@@ -87,8 +91,10 @@ def progress_line(label: str, done: float, total: float, unit: str, elapsed: flo
         rate = done / elapsed
         if unit == BYTES:
             parts.append(f"{human_bytes(rate)}/s")
-        if total > done:
+        if total > done and not estimate:
             parts.append(f"about {human_seconds((total - done) / rate)} left")
+    if estimate:
+        parts.append(estimate)
     return f"{label}: {', '.join(parts)}"
 
 
@@ -101,8 +107,12 @@ class Progress(Protocol):
     def skip(self, amount: float) -> None:
         """``amount`` was done before this run: it counts as done, not towards the rate."""
 
-    def describe(self, text: str) -> None:
-        """Say what is being worked on just now."""
+    def describe(self, text: str, estimate: str = "") -> None:
+        """Say what is being worked on just now, and how long all of it may still take.
+
+        ``text`` is what gets cut where a terminal is narrow. Without ``estimate`` one is made of
+        the rate so far, where there is a rate.
+        """
 
     def tick(self) -> None:
         """Nothing new is done, but a plain line may be due (for long single steps)."""
@@ -116,8 +126,7 @@ class _PlainProgress:
         self._interval = interval
         self._start = self._last = time.monotonic()
         self._done = self._skipped = 0.0
-        self._text = ""
-        self._said = False
+        self._text = self._estimate = self._said = ""
         self._lock = threading.Lock()
 
     def advance(self, amount: float = 1) -> None:
@@ -129,9 +138,9 @@ class _PlainProgress:
         with self._lock:
             self._skipped += amount
 
-    def describe(self, text: str) -> None:
+    def describe(self, text: str, estimate: str = "") -> None:
         with self._lock:
-            self._text = visible(text)
+            self._text, self._estimate = visible(text), visible(estimate)
             self._maybe()
 
     def tick(self) -> None:
@@ -141,18 +150,19 @@ class _PlainProgress:
     def finish(self, completed: bool) -> None:
         with self._lock:
             # Of what was never counted there is news only if it was said to be going on.
-            counted = self._total > 0 or self._said
+            counted = self._total > 0 or bool(self._said)
+            self._estimate = ""
             if (completed and counted) or self._done or self._skipped:
-                self._write("")
+                self._write("", again=False)
 
     def _maybe(self) -> None:
         if time.monotonic() - self._last >= self._interval:
             self._write(self._text)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, again: bool = True) -> None:
         if self._stream is None:
             return
-        self._last, self._said = time.monotonic(), True
+        self._last = time.monotonic()
         elapsed = self._last - self._start
         # Skipped work says nothing about speed: stretch the clock so that the rate is this run's.
         done = self._done + self._skipped
@@ -160,26 +170,29 @@ class _PlainProgress:
             elapsed *= done / self._done
         elif self._skipped:
             elapsed = 0.0
-        line = progress_line(self._label, done, self._total, self._unit, elapsed)
-        self._stream.write(f"{line} ({text})\n" if text else f"{line}\n")
+        line = progress_line(self._label, done, self._total, self._unit, elapsed, self._estimate)
+        line = f"{line} ({text})" if text else line
+        if not again and line == self._said:
+            return
+        self._said = line
+        self._stream.write(f"{line}\n")
         self._stream.flush()
 
 
 class _LiveProgress:
-    def __init__(self, bar: RichProgress, task: TaskID, label: str) -> None:
-        self._bar, self._task, self._label = bar, task, label
+    def __init__(self, bar: RichProgress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
 
     def advance(self, amount: float = 1) -> None:
         self._bar.advance(self._task, amount)
 
     def skip(self, amount: float) -> None:
-        # A task's speed comes from recorded advances; setting `completed` through `update`
-        # at the first sample would count as speed, so it goes in before the clock starts.
+        # Through `update` it would become a sample, and a task's speed is made of samples.
         task = self._bar.tasks[0]
         task.completed += amount
 
-    def describe(self, text: str) -> None:
-        self._bar.update(self._task, description=visible(f"{self._label} {text}".rstrip()))
+    def describe(self, text: str, estimate: str = "") -> None:
+        self._bar.update(self._task, doing=visible(text), estimate=visible(estimate))
 
     def tick(self) -> None:
         return
@@ -256,7 +269,23 @@ class Console:
         *,
         right: Iterable[str] = (),
     ) -> None:
-        """A table on stdout; ``right`` names the columns to align right."""
+        """A table on stdout.
+
+        On a terminal it has a frame. Anywhere else it is one line for each row, cells separated by
+        tabs, below one line of column names and, where there is a title, a line ``# title``; a tab
+        or line break within a cell is spelled out, and nothing is aligned, wrapped or cut.
+
+        Args:
+            title: what it shows; may be empty.
+            columns: their names.
+            rows: cells, as many as columns.
+            right: names of the columns to align right on a terminal.
+        """
+        if not self.out.isatty():
+            self.out.write(_plain_table(title, columns, rows))
+            self.out.flush()
+            return
+
         from rich.table import Table
         from rich.text import Text
 
@@ -292,12 +321,12 @@ class Console:
 
         from rich.progress import Progress as RichProgress
 
-        bar = RichProgress(*_columns(unit), console=_rich(self.err))
-        task = bar.add_task(label, total=total or None)
+        bar = RichProgress(*_columns(unit), console=_rich(self.err), expand=True)
+        task = bar.add_task(visible(label), total=total or None, doing="", estimate="")
         self._live = bar
         try:
             with bar:
-                yield _LiveProgress(bar, task, label)
+                yield _LiveProgress(bar, task)
         finally:
             self._live = None
 
@@ -313,39 +342,73 @@ class Console:
             self.err.flush()
 
 
+def _plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["\t".join(_cell(cell) for cell in row) for row in (columns, *rows)]
+    head = [f"# {_cell(title)}"] if title else []
+    return "\n".join([*head, *lines, ""])
+
+
+def _cell(value: object) -> str:
+    return visible(str(value)).replace("\t", "\\t").replace("\n", "\\n")
+
+
 def _rich(stream: IO[str]) -> RichConsole:
     from rich.console import Console as RichConsole
 
-    # Off a terminal nothing limits the width, so no cell is ever wrapped or cut in a log.
-    return RichConsole(file=stream, width=None if stream.isatty() else 10_000, highlight=False)
+    # rich leaves bold and italic on under NO_COLOR; who sets it wants plain text.
+    color: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return RichConsole(file=stream, color_system=color, highlight=False)
 
 
 def _columns(unit: str) -> list[ProgressColumn]:
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    """Label, bar, count, percent, rate, estimate, and what is worked on just now.
+
+    The last and the bar share the width that is left: a long file name is what gets cut.
+    """
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+    from rich.table import Column
     from rich.text import Text
 
-    class Count(MofNCompleteColumn):
-        def render(self, task: Task) -> Text:
-            if task.total is None and not task.completed:
-                return Text("")
-            return super().render(task).append(f" {unit}")
+    whole = Column(no_wrap=True)
 
-    text = TextColumn("{task.description}", markup=False)
-    if unit == BYTES:
-        return [text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()]
+    class Live(ProgressColumn):
+        def __init__(self, text: Callable[[Task], str]) -> None:
+            super().__init__(table_column=whole)
+            self._text = text
+
+        def render(self, task: Task) -> Text:
+            return Text(self._text(task))
+
+    rest = Column(no_wrap=True, ratio=2, overflow="ellipsis")
     return [
-        text,
-        BarColumn(),
-        Count(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=whole),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        Live(lambda task: _count(task.completed, task.total, unit)),
+        Live(lambda task: "" if task.total is None else f"{task.percentage:.0f}%"),
+        Live(lambda task: _rate(task.speed, task.elapsed, unit)),
+        Live(lambda task: task.fields["estimate"] or _left(task.time_remaining, task.finished)),
+        TextColumn("{task.fields[doing]}", markup=False, table_column=rest),
     ]
+
+
+def _count(done: float, total: float | None, unit: str) -> str:
+    if total is None and not done:
+        return ""
+
+    def shown(value: float) -> str:
+        return human_bytes(value) if unit == BYTES else f"{value:.0f}"
+
+    amount = shown(done) if total is None else f"{shown(min(done, total))}/{shown(total)}"
+    return amount.replace(" ", "") if unit == BYTES else f"{amount} {unit}"
+
+
+def _rate(speed: float | None, elapsed: float | None, unit: str) -> str:
+    """How fast bytes come; sources and the like have the time that has passed instead."""
+    if unit == BYTES:
+        return f"{human_bytes(speed)}/s" if speed else ""
+    seconds = int(elapsed or 0)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _left(seconds: float | None, finished: bool) -> str:
+    return "" if seconds is None or finished else f"about {human_seconds(seconds)} left"

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pinwheel import console as console_module
 from pinwheel.console import BYTES, Console, counted, emit_json, human_seconds, progress_line
@@ -66,13 +69,38 @@ def test_results_on_stdout_the_rest_on_stderr() -> None:
     console.detail("hidden")
     console.result("answer")
     console.emit_json({"b": 1, "a": "ü"})
-    console.table("Title", ["name", "size"], [["a[bold]", 1], ["x" * 300, 22]], right=["size"])
     assert err.getvalue() == "working\nwarning: careful\n"
-    text = out.getvalue()
-    assert text.startswith('answer\n{\n  "a": "ü",\n  "b": 1\n}\n')
-    assert "a[bold]" in text
-    assert "x" * 300 in text
-    assert "\x1b" not in text
+    assert out.getvalue() == 'answer\n{\n  "a": "ü",\n  "b": 1\n}\n'
+
+
+def test_a_table_off_a_terminal_is_lines_of_cells_between_tabs() -> None:
+    console, out, _ = streams()
+    rows = [["a[bold]", 1, ""], ["x" * 300, 22, "c\td\ne"]]
+    console.table("Title", ["name", "size", "why"], rows, right=["size"])
+    assert out.getvalue().splitlines() == [
+        "# Title",
+        "name\tsize\twhy",
+        "a[bold]\t1\t",
+        f"{'x' * 300}\t22\tc\\td\\ne",
+    ]
+    console, out, _ = streams()
+    console.table("", ["only"], [])
+    assert out.getvalue() == "only\n"
+
+
+cells = st.text(max_size=12)
+
+
+@given(st.lists(st.tuples(cells, cells, cells), max_size=4), cells)
+def test_any_table_has_as_many_lines_and_cells_as_it_says(
+    rows: list[tuple[str, str, str]], title: str
+) -> None:
+    console, out, _ = streams()
+    console.table(title, ("a", "b", "c"), rows)
+    lines = out.getvalue().split("\n")
+    assert len(lines) == bool(title) + 1 + len(rows) + 1
+    assert all(line.count("\t") == 2 for line in lines[bool(title) : -1])
+    assert all(c.isprintable() or c in "\t\n" for c in out.getvalue())
 
 
 def test_quiet_and_verbose() -> None:
@@ -104,6 +132,29 @@ def test_plain_lines_at_intervals(clock: Clock) -> None:
     assert "\x1b" not in err.getvalue()
     assert "\r" not in err.getvalue()
     assert out.getvalue() == ""
+
+
+def test_an_estimate_of_who_knows_better_replaces_that_of_the_rate(clock: Clock) -> None:
+    console, _, err = streams(interval=5)
+    with console.progress(10, "sources", "compiling") as progress:
+        clock.now = 10
+        progress.describe("a.cu, b.cu", "about 8 min left")
+        progress.advance(1)
+        clock.now = 15
+        progress.advance(1)
+    assert err.getvalue().splitlines() == [
+        "compiling: 0 of 10 sources, 0%, about 8 min left (a.cu, b.cu)",
+        "compiling: 2 of 10 sources, 20%, about 8 min left (a.cu, b.cu)",
+        "compiling: 2 of 10 sources, 20%, about 1 min 00 s left",
+    ]
+
+
+def test_the_last_line_is_said_once(clock: Clock) -> None:
+    console, _, err = streams(interval=5)
+    with console.progress(0, "steps", "proof") as progress:
+        clock.now = 5
+        progress.tick()
+    assert err.getvalue() == "proof: 5 s\n"
 
 
 def test_skipped_work_does_not_count_as_speed(clock: Clock) -> None:
@@ -170,11 +221,33 @@ console.warn("careful")
 """
 
 
-def on_terminal(**env: str) -> str:
-    """What a real terminal gets to see on stderr."""
+NARROW = """
+import time
+from pinwheel.console import Console
+console = Console()
+name = "nvidia_cublas_cu12-12.1.3.1-py3-none-manylinux1_x86_64_and_a_good_deal_longer.whl"
+with console.progress(35, "sources", "compiling") as progress:
+    progress.skip(5)
+    progress.describe(f"attention_kernels.cu, {name}", "about 1 h 20 min left")
+    time.sleep(0.25)
+with console.progress(5_300_000_000, "bytes", "fetching 276 inputs") as progress:
+    progress.describe(name)
+    for _ in range(4):
+        progress.advance(138_000_000)
+        time.sleep(0.15)
+"""
+TABLE = """
+from pinwheel.console import Console
+Console().table("Title", ("name", "size"), [("a[bold]", 1)], right=("size",))
+"""
+
+
+def on_terminal(script: str = SCRIPT, **env: str) -> str:
+    """What a real terminal gets to see."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
+        stdout=follower,
         stderr=follower,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **env},
     )
@@ -192,12 +265,30 @@ def on_terminal(**env: str) -> str:
 
 def test_live_bar_on_a_terminal() -> None:
     seen = on_terminal()
-    assert "compiling [a1].cu" in seen
-    assert "3/3 sources" in seen
+    assert re.search(r"compiling .* 3/3 sources 100% 0:00:00 .* \[a1\]\.cu", seen)
     assert "proof" in seen
     assert "steps" not in seen
     assert "a line in between" in seen
     assert "\x1b[33m" in seen
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_long_file_name_is_what_a_narrow_terminal_cuts(width: int) -> None:
+    seen = on_terminal(NARROW, COLUMNS=str(width), NO_COLOR="1")
+    frames = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part) for part in re.split(r"[\r\n]+", seen)]
+    compiling = [frame for frame in frames if "5/35 sources 14%" in frame]
+    assert compiling
+    assert all(re.search(r"0:00:0\d about 1 h 20 min left atte.*…", f) for f in compiling)
+    fetching = [f for f in frames if re.search(r"\d+\.\dMB/5\.3GB \d+% \d+\.\d [MG]B/s about ", f)]
+    assert any(re.search(r" left nvid.*…", frame) for frame in fetching)
+    assert max(map(len, frames)) <= width
+
+
+def test_a_table_on_a_terminal_has_a_frame() -> None:
+    seen = on_terminal(TABLE)
+    assert re.search("│ a\\[bold\\] │ +1 │", seen)
+    assert "\x1b[3m" in seen
+    assert "\x1b" not in on_terminal(TABLE, NO_COLOR="1")
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

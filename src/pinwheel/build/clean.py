@@ -8,6 +8,9 @@ In use is what its lock says. A build holds the lock of its work directory from 
 and takes root, tools, toolkit and environment, which builds share, while it holds that one. So
 those are removed only while no work directory is locked, looked at after their own lock was taken:
 a build that begins later waits for that lock and then makes anew what is gone.
+
+Wheels that are being read are unpacked into directories without a lock. One is in use while a
+process has a file open in it; the hour it must be old covers processes that cannot be seen here.
 """
 
 from __future__ import annotations
@@ -34,12 +37,17 @@ DAY = 86_400  # seconds
 UV_CACHE = ".uv"
 _ORDER = "order.json"
 _PARTIAL = ".partial"
+# Half-made, or put out of the way of one that was made anew while something still ran in it.
+_LEFTOVER = re.compile(r"(?P<whole>.+?)(?P<why>\.partial|\.replaced-[0-9]+)")
+_OPENED = re.compile(r"inspect-[a-z0-9_]{8}")  # as tempfile.mkdtemp names them
+_SETTLED = 3600  # seconds without a change
 
 
 class Kind(StrEnum):
     """What a part of the cache is for."""
 
     WORK = "work directory"
+    OPENED = "opened wheel"
     ENVIRONMENT = "environment"
     UNPACKED = "unpacked wheels"
     ROOT = "build root"
@@ -149,9 +157,10 @@ def clean(
         size = sizes.add(path)
         used = last_used(_whole(path))
         age = now - used
+        leftover = _leftover(path)
         fate, reason = Fate.KEPT, f"used {_days(age)} ago"
-        if path.suffix == _PARTIAL or age >= older_than * DAY:
-            reason = "half-made" if path.suffix == _PARTIAL else f"not used for {_days(age)}"
+        if leftover or age >= older_than * DAY:
+            reason = leftover or (f"not used for {_days(age)}" if age >= DAY else "not in use")
             if busy := _in_use(cache, kind, path):
                 reason = busy
             elif dry_run:
@@ -159,9 +168,10 @@ def clean(
             else:
                 fate, reason = _remove(cache, kind, path, reason)
         if fate is not Fate.KEPT:
-            environment_gone |= kind is Kind.ENVIRONMENT and path.suffix != _PARTIAL
+            environment_gone |= kind is Kind.ENVIRONMENT and not leftover
             sizes.drop(path)
         parts.append(Part(kind=kind, path=path, size=size, used=used, fate=fate, reason=reason))
+    parts += _opened(settings.work, sizes, dry_run=dry_run, now=now)
     parts += _uv_cache(cache, sizes, dry_run=dry_run, gone=environment_gone)
     for kind, path, why in (
         (Kind.STORE, settings.store, "never removed; without it all is fetched again"),
@@ -220,22 +230,27 @@ def _candidates(cache: Path) -> Iterator[tuple[Kind, Path]]:
     for name, (kind, pattern) in _PLACES.items():
         with suppress(OSError):
             for path in sorted((cache / name).iterdir()):
-                if (
-                    pattern.fullmatch(path.name.removesuffix(_PARTIAL))
-                    and not path.is_symlink()
-                    and path.is_dir()
-                ):
+                if pattern.fullmatch(_whole(path).name) and not path.is_symlink() and path.is_dir():
                     yield kind, path
 
 
 def _whole(path: Path) -> Path:
-    """The directory that a half-made one is going to be."""
-    return path.with_name(path.name.removesuffix(_PARTIAL))
+    """The directory that a half-made one is going to be, or a replaced one was."""
+    found = _LEFTOVER.fullmatch(path.name)
+    return path.with_name(found["whole"]) if found else path
+
+
+def _leftover(path: Path) -> str:
+    """Why a directory goes at any age; empty where it does not."""
+    found = _LEFTOVER.fullmatch(path.name)
+    if found is None:
+        return ""
+    return "half-made" if found["why"] == _PARTIAL else "replaced by one made anew"
 
 
 def _in_use(cache: Path, kind: Kind, path: Path) -> str:
     """Why a part cannot be removed now; empty when it can."""
-    if _held(lock_of(_whole(path))):
+    if held(lock_of(_whole(path))):
         return "in use"
     return "" if kind is Kind.WORK else _a_build(cache)
 
@@ -243,12 +258,12 @@ def _in_use(cache: Path, kind: Kind, path: Path) -> str:
 def _a_build(cache: Path) -> str:
     """The build that runs now, in words; empty when there is none."""
     for lock in sorted((cache / "work").glob("*.lock")):
-        if _held(lock):
+        if held(lock):
             return f"a build is running: {lock.stem}"
     return ""
 
 
-def _held(lock: Path) -> bool:
+def held(lock: Path) -> bool:
     """Whether another process holds a lock file; none is made, and nothing written, for asking."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -280,18 +295,62 @@ def _remove(cache: Path, kind: Kind, path: Path, reason: str) -> tuple[Fate, str
 def _take_away(path: Path) -> None:
     """Rename, then remove: who looks meanwhile sees a half-made directory, as after a kill."""
     whole = _whole(path)
+    if _leftover(path):
+        remove_tree(path)
+        return
     partial = whole.with_name(f"{whole.name}{_PARTIAL}")
-    if path == whole:
-        # A toolkit's comes first: without it no tree is taken for finished.
-        whole.with_name(f"{whole.name}.json").unlink(missing_ok=True)
-        remove_tree(partial)
-        with writing(partial):
-            whole.rename(partial)
-        for beside in whole.parent.glob(f"{whole.name}.*"):
-            # The lock stays, or two holders could lock two files of one name.
-            if beside != partial and beside.suffix != ".lock":
-                remove_tree(beside)
+    # A toolkit's comes first: without it no tree is taken for finished.
+    whole.with_name(f"{whole.name}.json").unlink(missing_ok=True)
     remove_tree(partial)
+    with writing(partial):
+        whole.rename(partial)
+    for beside in whole.parent.glob(f"{whole.name}.*"):
+        # The lock stays, or two holders could lock two files of one name.
+        if beside != partial and beside.suffix != ".lock":
+            remove_tree(beside)
+    remove_tree(partial)
+
+
+def _opened(work: Path, sizes: Sizes, *, dry_run: bool, now: float) -> Iterator[Part]:
+    """Where wheels that are read are unpacked; a command that was killed leaves its directory."""
+    paths = []
+    with suppress(OSError):
+        paths = [p for p in sorted(work.iterdir()) if _OPENED.fullmatch(p.name)]
+    paths = [p for p in paths if p.is_dir() and not p.is_symlink()]
+    busy = _directories_in_use() if paths else set()
+    for path in paths:
+        size, changed = sizes.add(path), _last_change(path)
+        fate, reason = Fate.REMOVED, "left by a command that was killed"
+        if path.resolve() in busy:
+            fate, reason = Fate.KEPT, "in use"
+        elif now - changed < _SETTLED:
+            fate, reason = Fate.KEPT, "changed less than an hour ago, so perhaps in use"
+        elif dry_run:
+            fate = Fate.REMOVABLE
+        else:
+            remove_tree(path)
+        if fate is not Fate.KEPT:
+            sizes.drop(path)
+        yield Part(kind=Kind.OPENED, path=path, size=size, used=changed, fate=fate, reason=reason)
+
+
+def _last_change(directory: Path) -> float:
+    times = [0.0]
+    for path in (directory, *directory.iterdir()):
+        with suppress(OSError):
+            times.append(path.lstat().st_mtime)
+    return max(times)
+
+
+def _directories_in_use() -> set[Path]:
+    """Directories in which a process of this machine has a file open, as far as may be seen."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):
+            for entry in os.scandir(process):
+                with suppress(OSError):
+                    found.add(Path(entry.path).readlink().parent)
+    return found
 
 
 def _uv_cache(cache: Path, sizes: Sizes, *, dry_run: bool, gone: bool) -> Iterator[Part]:
@@ -303,7 +362,7 @@ def _uv_cache(cache: Path, sizes: Sizes, *, dry_run: bool, gone: bool) -> Iterat
     if path.is_symlink() or not path.is_dir():
         return
     size = sizes.add(path)
-    left = any(k is Kind.ENVIRONMENT and p.suffix != _PARTIAL for k, p in _candidates(cache))
+    left = any(k is Kind.ENVIRONMENT and not _leftover(p) for k, p in _candidates(cache))
     fate, reason = Fate.KEPT, "the next environment is made of it"
     if gone or not left:
         fate, reason = Fate.REMOVABLE, "an environment goes" if gone else "no environment is left"

@@ -165,7 +165,7 @@ def compile_wheel(plan: CompilePlan, console: Console) -> Compiled:
                 stdin=json.dumps(orders).encode(),
             )
         finally:  # what is finished was worth knowing, also where the build was stopped
-            record_costs(plan.costs, costs_of(follower.events.runs))
+            record_costs(plan.costs, costs_of(follower.events.runs), follower.steps)
     if result.returncode != 0:
         raise _explain(plan, follower.events.failed(), build_log, result.returncode)
     wheels = sorted(plan.work.out.glob("*.whl"))

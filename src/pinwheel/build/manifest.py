@@ -14,10 +14,16 @@ from typing import Any
 from pinwheel.build.elf import Library
 from pinwheel.errors import WheelError
 from pinwheel.inspect.platform import Platform, version_floor
+from pinwheel.recipe.lock import Lock, Role
+from pinwheel.verify.manifest import LOCKED
+from pinwheel.verify.parity_rule import compared_targets
 
 NAME = "pinwheel.json"  # within dist-info
 FORMAT = 1
-OWN = ("manifest-version", "distribution", "version", "platform-tag", "libraries", "wheel")
+OWN = (
+    *("manifest-version", "distribution", "version", "platform-tag", "libraries"),
+    *("wheel", "loaded"),  # of the manifest beside the wheel
+)
 _SUM = re.compile(r"([0-9a-f]{64}) [ *]([^/\0\n]+)")
 
 
@@ -39,6 +45,14 @@ def library_facts(
     }
 
 
+def kind_of(lock: Lock, role: Role) -> str:
+    """Of what a root or toolkit is made, as the manifest states it: ``locked`` or ``host``.
+
+    Locked is one that the lock has the files of; verify holds a release to that (``hermetic``).
+    """
+    return LOCKED if lock.with_role(role) else "host"
+
+
 def build_manifest(
     facts: Mapping[str, Any],
     *,
@@ -51,6 +65,8 @@ def build_manifest(
 
     Args:
         facts: combo, lock digest, toolkit and so on; plain data, no key of the manifest's own.
+            ``parity`` may have ``official-targets``, the official wheel's cubins by library: they
+            are put beside those of ``libraries`` as ``targets``.
         distribution: project name.
         version: full version.
         platform: None when the wheel holds no library.
@@ -71,6 +87,11 @@ def build_manifest(
         "platform-reasons": [str(r) for r in platform.reasons] if platform else [],
         "libraries": {name: dict(libraries[name]) for name in sorted(libraries)},
     }
+    if isinstance(parity := facts.get("parity"), Mapping) and "official-targets" in parity:
+        official = parity["official-targets"]
+        ours = {n: lib["cubins"] for n, lib in libraries.items() if lib.get("cubins")}
+        kept = {key: value for key, value in parity.items() if key != "official-targets"}
+        manifest["parity"] = {**kept, "targets": compared_targets(official, ours)}
     # A round trip: tuples become lists, and the dictionary is what the file will hold.
     loaded: dict[str, Any] = json.loads(as_json(manifest))
     return loaded

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pinwheel.build.costs import Costs, estimate
+from pinwheel.build.costs import Costs, Estimate, estimate
 from pinwheel.console import Console, Progress, human_seconds
 
 
@@ -90,6 +90,10 @@ class Follower:
         costs: of an earlier build, for an estimate that knows the long sources.
         jobs: compilers at once.
         clock: seconds since 1970, as the launchers' events have them.
+
+    Attributes:
+        events: what the launchers told so far.
+        steps: every step of the compile, once CMake has written them down.
     """
 
     def __init__(
@@ -103,31 +107,33 @@ class Follower:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.events = Events(logs / "events.jsonl")
-        self._ninja = logs.parent / "src"
+        self._source = logs.parent / "src"
         self._console = console
         self._stack = stack
-        self._costs = costs
         self._jobs = jobs
         self._clock = clock
         self._progress: Progress | None = None
-        self._steps: list[str] = []
-        self._shown = ""
+        self._shown: tuple[str, str] | None = None
+        self._basis = ""
+        self.steps: list[str] = []
         # What an interrupted build finished is not done again.
         self.events.poll()
         self._before = {s for s, r in self.events.runs.items() if r.code == 0}
         self.events.forget_unfinished()
+        # Of a build that was killed only its events tell what it timed.
+        self._costs = costs if costs.seconds else Costs(seconds=costs_of(self.events.runs))
 
     def tick(self) -> None:
         """Look at the events and the build file once."""
         ended = [r for r in self.events.poll() if not is_probe(r.source)]
         if self._progress is None:
-            self._steps = self._read_steps()
-            if not self._steps:
+            self.steps = read_steps(self._source)
+            if not self.steps:
                 return
             self._progress = self._stack.enter_context(
-                self._console.progress(len(self._steps), "sources", "compiling")
+                self._console.progress(len(self.steps), "sources", "compiling")
             )
-            self._progress.skip(len(self._before.intersection(self._steps)))
+            self._progress.skip(len(self._before.intersection(self.steps)))
         for run in ended:
             if run.step not in self._before:
                 # No rate is made of it: one source takes twenty times as long as another.
@@ -136,33 +142,37 @@ class Follower:
             if not self._console.terminal:
                 self._console.say(f"{verb} {run.source} in {human_seconds(run.seconds or 0)}")
         running = self.events.running()
-        now = ", ".join(Path(r.source).name for r in running[:3]) + self._estimate()
+        known = self._estimate()
+        if known.basis and known.basis != self._basis:
+            self._console.say(f"estimate: {known.basis}")
+            self._basis = known.basis
+        now = (", ".join(Path(r.source).name for r in running[:3]), known.left)
         if now != self._shown:
-            self._progress.describe(now)
+            self._progress.describe(*now)
             self._shown = now
         self._progress.tick()
 
-    def _estimate(self) -> str:
+    def _estimate(self) -> Estimate:
         done = self._before | {s for s, r in self.events.runs.items() if r.code == 0}
-        running = {r.step: r.started for r in self.events.running() if r.step in self._steps}
+        running = {r.step: r.started for r in self.events.running() if r.step in self.steps}
         now = self._clock()
-        said = estimate(
+        return estimate(
             self._costs,
-            waiting=[s for s in self._steps if s not in done and s not in running],
+            waiting=[s for s in self.steps if s not in done and s not in running],
             running={step: max(0.0, now - started) for step, started in running.items()},
             finished=costs_of(self.events.runs),
             jobs=self._jobs,
         )
-        return f" ({said})" if said else ""
 
-    def _read_steps(self) -> list[str]:
-        """The compile steps of ninja's own file, once CMake has written it."""
-        for path in self._ninja.glob("build/temp*/build.ninja"):
-            try:
-                return compile_steps(path.read_text(encoding="utf-8", errors="replace"))
-            except OSError:
-                continue
-        return []
+
+def read_steps(source: Path) -> list[str]:
+    """The compile steps of ninja's own file in a source tree; none before CMake has written it."""
+    for path in source.glob("build/temp*/build.ninja"):
+        try:
+            return compile_steps(path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+    return []
 
 
 _COMPILE = re.compile(r"^build ([^\n:]+): (?:CUDA|CXX|C)_COMPILER__", re.MULTILINE)

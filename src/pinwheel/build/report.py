@@ -98,7 +98,10 @@ class Report:
 
     @property
     def parity(self) -> dict[str, Any] | None:
-        """Counts of the comparison with the official wheel; None when there is none."""
+        """Counts of the comparison with the official wheel, and what it was held against.
+
+        None when there is none.
+        """
         whole = self.manifest.get("parity")
         if not whole:
             return None
@@ -108,6 +111,7 @@ class Report:
             kinds[key] = kinds.get(key, 0) + 1
         return {
             "official": whole["official"],
+            **{key: whole[key] for key in ("official-sha256", "targets") if key in whole},
             "identical": sum(whole["same"].values()),
             "differences": len(whole["differences"]),
             "by-kind": kinds,

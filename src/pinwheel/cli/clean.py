@@ -12,21 +12,32 @@ if TYPE_CHECKING:
     from pinwheel.console import Console
 
 
-@click.command("clean")
+@click.command(
+    "clean",
+    epilog="""\b
+Examples:
+  pinwheel clean --dry-run        what the cache holds, what each part takes, what would go
+  pinwheel clean                  remove what was not used for 30 days
+  pinwheel clean --older-than 0   remove all that can be made again and is not in use
+
+\b
+Exit codes: 0 done, or there was nothing to do, 2 wrong usage, 17 a setting, 24 something may not
+be removed by this user, 130 interrupted. All of them: docs/exit-codes.md. More: docs/build.md.""",
+)
 @click.option(
     "--older-than",
     type=click.IntRange(0, 36_500),
     default=30,
     show_default=True,
     metavar="DAYS",
-    help="Remove what was not used for so many days; 0: all that is not in use.",
+    help="Remove what was not used for so many days; with 0 all that is not in use now.",
 )
 @click.option("--dry-run", is_flag=True, help="List everything with its size; remove nothing.")
-@click.option("--recipes", type=click.Path(path_type=Path), help="Not used here.")
+@click.option("--recipes", type=click.Path(path_type=Path), help="Accepted; recipes are not read.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory.")
-@click.option("--offline", is_flag=True, help="Use no network; this command never does.")
+@click.option("--offline", is_flag=True, help="Accepted; no network is used.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+@click.option("-q", "--quiet", is_flag=True, help="The last line, warnings and errors.")
 @click.option("-v", "--verbose", count=True, help="Say more.")
 def command(
     older_than: int,
@@ -38,11 +49,11 @@ def command(
     quiet: bool,
     verbose: int,
 ) -> None:
-    """Remove from the cache what no build has used for some time, never what one uses now.
+    """Show what the cache takes, and remove what was not used for long.
 
-    Work directories, environments, build roots, toolkits and tools are made again when a build
-    wants them. Inputs and the compile cache are listed and kept. While a build runs, what builds
-    share is kept as well.
+    What goes is made again when a build wants it: work directories, environments, build roots,
+    toolkits, tools, and what commands that were killed left. Downloaded inputs and the compile
+    cache are listed and never removed. What a running build uses, or could, stays.
     """
     from dataclasses import replace
 
@@ -64,10 +75,10 @@ def command(
 def _show(cleaning: Cleaning, console: Console, *, dry_run: bool) -> None:
     from pinwheel.files import human_bytes
 
-    if cleaning.parts:
+    if cleaning.parts and not console.quiet:
         console.table(
             str(cleaning.cache),
-            ("what", "name", "size", "", "why"),
+            ("what", "name", "size", "fate", "why"),
             [
                 (
                     part.kind.value,
@@ -80,8 +91,12 @@ def _show(cleaning: Cleaning, console: Console, *, dry_run: bool) -> None:
             ],
             right=("size",),
         )
-    freed = "would be freed" if dry_run else "freed"
+    if not cleaning.parts:
+        console.result(f"{cleaning.cache} holds nothing")
+        return
+    verb = "takes" if dry_run else "took"
+    freed = f"{human_bytes(cleaning.freed)} {'would be freed' if dry_run else 'freed'}"
     console.result(
-        f"{human_bytes(cleaning.size)} in {cleaning.cache}, {human_bytes(cleaning.freed)} {freed} "
-        "(what several hold in common counts once here)"
+        f"{cleaning.cache} {verb} {human_bytes(cleaning.size)}, {freed} "
+        "(files that parts share count once)"
     )

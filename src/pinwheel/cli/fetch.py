@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pinwheel.cli.shared import combo_option, require_combo, toolkit_option
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -14,18 +16,53 @@ if TYPE_CHECKING:
     from pinwheel.inputs.store import Store
     from pinwheel.recipe.lock import Input
 
-_ROLES = ("source", "dependency", "patch", "toolkit", "root", "tool", "build", "run")
+# pinwheel.recipe.lock.Role, which a help text need not wait for; a test keeps the two equal.
+_ROLES = {
+    "source": "the package's sdist",
+    "dependency": "sources it compiles with, such as CUTLASS",
+    "patch": "the patch series; copied, needs no network",
+    "toolkit": "parts of the CUDA toolkit",
+    "root": "Debian packages of the build root",
+    "tool": "compile cache and installer",
+    "build": "Python packages to build with",
+    "run": "Python packages to run with",
+    "reference": "the official wheel the result is compared with",
+}
+_WIDTH = max(map(len, _ROLES))
 
 
-@click.command("fetch")
-@click.option("--combo", required=True, metavar="ID", help="Combo, as in arch_matrix.toml.")
-@click.option("--toolkit", metavar="NAME", help="Toolkit of the lock; default the recipe's own.")
+@click.command(
+    "fetch",
+    epilog="\b\nRoles (an input may have several; a build needs all of them):\n"
+    + "".join(f"  {role:<{_WIDTH}}  {what}\n" for role, what in _ROLES.items())
+    + """
+\b
+Examples:
+  pinwheel fetch --combo cu121-torch2.3-vllm0.6.3                     all a build needs
+  pinwheel fetch --combo cu121-torch2.3-vllm0.6.3 --dry-run           what is missing
+  pinwheel fetch --combo cu121-torch2.3-vllm0.6.3 --role reference    the official wheel only
+  pinwheel fetch --combo cu121-torch2.3-vllm0.6.3 --without reference all but that
+
+\b
+Exit codes: 0 all is there (--dry-run: also where something is missing), 2 wrong usage, 10-17
+what a person wrote, 20 an input was at none of its places, 21 other bytes than the lock names,
+22 offline and something is missing, 23 the disk is full, 24 not writable, 130 interrupted: run
+it again. All of them: docs/exit-codes.md.""",
+)
+@combo_option
+@toolkit_option
 @click.option(
     "--role",
     "roles",
     multiple=True,
-    type=click.Choice(_ROLES),
-    help="Only inputs of this role; may be given several times.",
+    type=click.Choice(tuple(_ROLES)),
+    help="Only inputs of this role; may be given several times. Roles are explained below.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(tuple(_ROLES)),
+    help="No inputs that have this role alone; may be given several times.",
 )
 @click.option("--dry-run", is_flag=True, help="List what is missing, and fetch nothing.")
 @click.option("--verify", is_flag=True, help="Also hash what is in the store already.")
@@ -33,12 +70,15 @@ _ROLES = ("source", "dependency", "patch", "toolkit", "root", "tool", "build", "
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory.")
 @click.option("--offline", is_flag=True, help="Use no network: list what is missing and fail.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Warnings, errors, and the last line of --dry-run."
+)
 @click.option("-v", "--verbose", count=True, help="Say more.")
 def command(
-    combo: str,
+    combo: str | None,
     toolkit: str | None,
     roles: tuple[str, ...],
+    without: tuple[str, ...],
     dry_run: bool,
     verify: bool,
     recipes: Path | None,
@@ -58,6 +98,7 @@ def command(
     from pinwheel.build.recipes import require_recipes
     from pinwheel.console import Console
     from pinwheel.inputs.fetch import distinct, fetch, missing
+    from pinwheel.inputs.report import take_stock
     from pinwheel.inputs.store import Store
     from pinwheel.recipe.load import chosen_toolkit, load_recipe, lock_path
     from pinwheel.recipe.lockfile import read_lock
@@ -71,11 +112,13 @@ def command(
         offline=offline or settings.offline,
     )
     console = Console(quiet=quiet, verbose=verbose)
+    combo = require_combo(combo, settings)
     require_recipes(settings)
     recipe = load_recipe(settings, combo)
     name = chosen_toolkit(recipe, toolkit)
     lock = read_lock(lock_path(recipe, name))
-    inputs = [i for i in lock.inputs if not roles or any(role in roles for role in i.roles)]
+    wanted = set(roles or _ROLES) - set(without)
+    inputs = [i for i in lock.inputs if wanted.intersection(i.roles)]
     store = Store(settings.store)
 
     if verify:
@@ -86,6 +129,7 @@ def command(
             console.emit_json({"missing": [_row(i) for i in absent], "of": len(distinct(inputs))})
         else:
             _list(absent, console)
+            console.result(take_stock(inputs, store).summary())
         return
 
     report = fetch(
@@ -118,11 +162,9 @@ def _row(item: Input) -> dict[str, object]:
 
 
 def _list(absent: tuple[Input, ...], console: Console) -> None:
-    from pinwheel.console import counted
     from pinwheel.files import human_bytes
 
-    if not absent:
-        console.say("nothing to fetch")
+    if console.quiet or not absent:
         return
     console.table(
         "",
@@ -133,5 +175,3 @@ def _list(absent: tuple[Input, ...], console: Console) -> None:
         ],
         right=("size",),
     )
-    total = human_bytes(sum(i.size for i in absent))
-    console.say(f"{counted(len(absent), 'input')}, {total} to fetch")

@@ -7,14 +7,30 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pinwheel.cli.shared import combo_option, require_combo, toolkit_option
+
 if TYPE_CHECKING:
     from pinwheel.console import Console
     from pinwheel.recipe.lock import Lock
 
 
-@click.command("lock")
-@click.option("--combo", required=True, metavar="ID", help="Combo, as in arch_matrix.toml.")
-@click.option("--toolkit", metavar="NAME", help="Toolkit to lock; default the recipe's own.")
+@click.command(
+    "lock",
+    epilog="""\b
+Examples:
+  pinwheel lock --combo cu121-torch2.3-vllm0.6.3               write the lock
+  pinwheel lock --combo cu121-torch2.3-vllm0.6.3 --check       is it fresh? no network
+  pinwheel lock --combo cu121-torch2.3-vllm0.6.3 --dry-run     would it change? writes nothing
+  pinwheel lock --combo cu121-torch2.3-vllm0.6.3 --export DIR  for pip and uv
+
+\b
+Exit codes: 0 written, unchanged or fresh (--dry-run: also where it would change; the last line
+says which), 2 wrong usage, 10-15 what a person wrote, 13 no lock or a damaged one, 16 the lock
+is stale, 17 a setting, 20-25 inputs (25 cannot be resolved), 130 interrupted. All of them:
+docs/exit-codes.md. More: docs/locks.md.""",
+)
+@combo_option
+@toolkit_option
 @click.option("--check", is_flag=True, help="Only say whether the lock is fresh; no network.")
 @click.option(
     "--export",
@@ -27,10 +43,10 @@ if TYPE_CHECKING:
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory.")
 @click.option("--offline", is_flag=True, help="Use no network; only --check works then.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+@click.option("-q", "--quiet", is_flag=True, help="The last line, warnings and errors.")
 @click.option("-v", "--verbose", count=True, help="Say more.")
 def command(
-    combo: str,
+    combo: str | None,
     toolkit: str | None,
     check: bool,
     export: Path | None,
@@ -67,6 +83,7 @@ def command(
         offline=offline or settings.offline,
     )
     console = Console(quiet=quiet, verbose=verbose)
+    combo = require_combo(combo, settings)
     require_recipes(settings)
     loaded = load_recipe(settings, combo)
     name = chosen_toolkit(loaded, toolkit)
@@ -122,17 +139,18 @@ def _report(
             }
         )
         return
-    console.table(
-        f"{lock.combo}, {lock.toolkit}",
-        ("role", "files", "size"),
-        [
-            (role.value, len(found), human_bytes(sum(i.size for i in found)))
-            for role, found in roles.items()
-            if found
-        ],
-        right=("files", "size"),
-    )
-    total = human_bytes(sum(i.size for i in lock.inputs))
-    console.say(f"{path}: {state}, {len(lock.inputs)} files, {total}")
+    if not console.quiet:
+        console.table(
+            f"{lock.combo}, {lock.toolkit}",
+            ("role", "files", "size"),
+            [
+                (role.value, len(found), human_bytes(sum(i.size for i in found)))
+                for role, found in roles.items()
+                if found
+            ],
+            right=("files", "size"),
+        )
     for file in written:
         console.say(f"exported {file}")
+    total = human_bytes(sum(i.size for i in lock.inputs))
+    console.result(f"{path}: {state}, {len(lock.inputs)} files, {total}")

@@ -11,20 +11,33 @@ if TYPE_CHECKING:
     from pinwheel.console import Console
     from pinwheel.matrix.findings import Finding
     from pinwheel.matrix.models import Matrix
-    from pinwheel.matrix.view import Table
     from pinwheel.settings import Settings
 
 _AXES = ("combos", "cuda", "torch", "releases", "toolkits", "capabilities")
 
 
-@click.command("matrix")
+@click.command(
+    "matrix",
+    epilog="""\b
+Examples:
+  pinwheel matrix                    everything
+  pinwheel matrix combos             what `pinwheel build --combo` takes
+  pinwheel matrix cuda toolkits      drivers, compilers and targets
+  pinwheel matrix --check            do matrix and recipes agree?
+  pinwheel matrix cuda | cut -f1,2   off a terminal, cells stand between tabs
+
+\b
+Exit codes: 0 shown, or all agree, 2 wrong usage, 10 the matrix cannot be read, 12 a recipe
+cannot, 15 --check found contradictions, 17 a setting. All of them: docs/exit-codes.md. More:
+docs/matrix.md.""",
+)
 @click.argument("axes", nargs=-1, type=click.Choice(_AXES))
 @click.option("--check", is_flag=True, help="Check every rule of the matrix and every recipe.")
 @click.option("--recipes", type=click.Path(path_type=Path), help="Directory of recipes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory; not used here.")
 @click.option("--offline", is_flag=True, help="Use no network; this command never does.")
 @click.option("--json", "as_json", is_flag=True, help="Write plain data to stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Warnings, results and errors.")
 @click.option("-v", "--verbose", count=True, help="Say more.")
 def command(
     axes: tuple[str, ...],
@@ -47,6 +60,11 @@ def command(
     from pinwheel.matrix.view import as_data, tables
     from pinwheel.settings import MATRIX, load_settings
 
+    if check and axes:
+        raise click.UsageError(
+            f"--check checks every axis and every recipe together: leave out {' '.join(axes)}",
+            click.get_current_context(),
+        )
     console = Console(quiet=quiet, verbose=verbose)
     settings = load_settings()
     if recipes is not None:
@@ -65,7 +83,7 @@ def command(
     for number, table in enumerate(t for t in tables(matrix) if not axes or t.axis in axes):
         if number:
             console.result("")
-        _show(table, console)
+        console.table(table.title, table.columns, table.rows)
 
 
 def _check(matrix: Matrix, settings: Settings, console: Console, *, as_json: bool) -> None:
@@ -115,17 +133,3 @@ def _without_recipe(matrix: Matrix, recipes: set[str], settings: Settings) -> li
         for name, row in matrix.combos.items()
         if name not in recipes
     ]
-
-
-def _show(table: Table, console: Console) -> None:
-    """A rich table on a terminal, aligned plain text anywhere else."""
-    if console.out.isatty():
-        console.table(table.title, table.columns, table.rows)
-        return
-    lines = (table.columns, *table.rows)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
-    console.result(table.title)
-    for line in lines:
-        console.result(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        )

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from pinwheel.matrix.check import on_pin
 from pinwheel.matrix.combo import ComboId
-from pinwheel.matrix.models import Matrix
+from pinwheel.matrix.models import Matrix, nvcc_of
 
 #: Version of the ``--json`` form; grows when a field changes its meaning or goes away.
 SCHEMA = 1
@@ -88,6 +88,7 @@ def _cuda(matrix: Matrix) -> Table:
         (
             name,
             line.native_driver or _UNKNOWN,
+            ", ".join(f"{v} from {release}" for release, v in line.update_drivers.items()),
             line.minor_driver,
             str(line.newest_gcc or _UNKNOWN),
             line.nvcc[-1],
@@ -95,7 +96,10 @@ def _cuda(matrix: Matrix) -> Table:
         )
         for name, line in matrix.cuda.items()
     )
-    columns = ("CUDA", "native driver", "minor-compatible", "gcc up to", "nvcc", "targets")
+    columns = (
+        *("CUDA", "native driver", "of updates", "minor-compatible"),
+        *("gcc up to", "newest nvcc", "targets"),
+    )
     return Table("cuda", "CUDA lines", columns, rows)
 
 
@@ -132,8 +136,17 @@ def _releases(matrix: Matrix, package: str) -> Table:
 
 
 def _toolkits(matrix: Matrix) -> Table:
-    rows = tuple((name, row.line, row.source) for name, row in matrix.toolkits.items())
-    return Table("toolkits", "Toolkits", ("toolkit", "CUDA", "source"), rows)
+    rows = tuple(
+        (name, row.line, _driver_of(matrix, name, row.line), row.source)
+        for name, row in matrix.toolkits.items()
+    )
+    return Table("toolkits", "Toolkits", ("toolkit", "CUDA", "native driver", "source"), rows)
+
+
+def _driver_of(matrix: Matrix, toolkit: str, line: str) -> str:
+    """The native driver of the release that brought a toolkit's nvcc, updates counted."""
+    row = matrix.cuda.get(line)
+    return (row and row.native_driver_for(nvcc_of(toolkit))) or _UNKNOWN
 
 
 def _capabilities(matrix: Matrix) -> Table:

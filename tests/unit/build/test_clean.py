@@ -3,6 +3,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +27,7 @@ from pinwheel.build.work import Work
 from pinwheel.buildroot.lastuse import last_used, lock_of, mark_used
 from pinwheel.cli.main import main
 from pinwheel.files import file_lock
+from pinwheel.inspect.wheel import open_wheel
 from pinwheel.settings import Settings, load_settings
 
 COMBO = "cu121-torch2.3-vllm0.6.3"
@@ -183,6 +188,87 @@ def test_what_a_killed_build_left_goes_at_any_age(cache: Cache) -> None:
     assert sidecar.exists()
 
 
+def opened(cache: Cache, name: str, hours: float) -> Path:
+    """What a verify that was killed leaves: an unpacked library, no lock."""
+    path = cache.path / "work" / name
+    path.mkdir(parents=True)
+    (path / "0").write_bytes(os.urandom(MIB))
+    for each in (path / "0", path):
+        os.utime(each, (NOW - hours * 3600,) * 2)
+    return path
+
+
+def test_what_a_killed_verify_left_goes_and_a_running_ones_stays(cache: Cache) -> None:
+    left, young = opened(cache, "inspect-ab_c0123", 2), opened(cache, "inspect-zzzzzzzz", 0.5)
+    running = opened(cache, "inspect-00000000", 2000)
+    other = opened(cache, "inspect-me", 2000)  # no name that a command gives
+    with (running / "0").open("rb"):
+        fates = cache.fates(dry_run=True)
+        assert fates["work/inspect-ab_c0123"] == (
+            Fate.REMOVABLE,
+            "left by a command that was killed",
+        )
+        assert left.exists()
+        done = cache.clean()
+    assert {p.path.name: p.fate for p in done.parts} == {
+        "inspect-ab_c0123": Fate.REMOVED,
+        "inspect-zzzzzzzz": Fate.KEPT,
+        "inspect-00000000": Fate.KEPT,
+    }
+    assert {p.kind for p in done.parts} == {Kind.OPENED}
+    assert MIB <= done.freed < 2 * MIB
+    assert not left.exists()
+    assert young.exists()
+    assert (running / "0").exists()
+    assert other.exists()
+    assert cache.fates(older_than=0)["work/inspect-00000000"][0] is Fate.REMOVED
+
+
+def test_another_process_that_reads_a_wheel_is_seen(cache: Cache) -> None:
+    path = opened(cache, "inspect-00000000", 2)
+    reading = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", reading, str(path / "0")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert cache.fates()["work/inspect-00000000"] == (Fate.KEPT, "in use")
+        process.communicate(timeout=30)
+    assert cache.fates()["work/inspect-00000000"][0] is Fate.REMOVED
+
+
+def test_the_directory_that_verify_really_makes_is_known(cache: Cache, tmp_path: Path) -> None:
+    wheel = tmp_path / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("x-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1\n")
+        archive.writestr(
+            "x-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("x-1.dist-info/RECORD", "")
+    with open_wheel(wheel, cache.settings.work):
+        (part,) = clean(cache.settings, older_than=0, dry_run=True).parts
+        assert (part.kind, part.fate) == (Kind.OPENED, Fate.KEPT)
+    assert clean(cache.settings, older_than=0, dry_run=True).parts == ()
+
+
+def test_what_was_replaced_while_in_use_goes_once_no_build_runs(cache: Cache) -> None:
+    for name in (ROOT, TOOLKIT):
+        cache.make(name, days=0)
+        cache.make(f"{name}.replaced-0", days=0)
+    replaced = {f"{name}.replaced-0" for name in (ROOT, TOOLKIT)}
+    with held_elsewhere(lock_of(cache.path / WORK)):
+        fates = cache.fates()
+        assert {fates[name] for name in replaced} == {
+            (Fate.KEPT, f"a build is running: {COMBO}-{KEY}")
+        }
+    fates = cache.fates()
+    assert {name for name, (fate, _) in fates.items() if fate is Fate.REMOVED} == replaced
+    assert fates[f"{ROOT}.replaced-0"][1] == "replaced by one made anew"
+    assert (cache.path / ROOT / "data").exists()
+
+
 def test_files_beside_a_directory_go_with_it(cache: Cache) -> None:
     for name, beside in ((ENV, ["log"]), (TOOLKIT, ["json", "proven-5e941710-sm_80"])):
         path = cache.make(name)
@@ -298,9 +384,11 @@ def test_the_command(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--cache", str(cache.path))
     code, out, _ = run(capsys, *where, "--dry-run")
     assert code == 0
-    assert f"work/{COMBO}-{KEY}" in out
-    assert "would be removed" in out
-    assert "would be freed" in out
+    title, header, first, *_, last = out.splitlines()
+    assert (title, header) == (f"# {cache.path}", "what\tname\tsize\tfate\twhy")
+    assert first.split("\t")[1:4:2] == [WORK, "would be removed"]
+    assert re.fullmatch(rf"{cache.path} takes .* would be freed \(.*\)", last)
+    assert run(capsys, *where, "--dry-run", "-q") == (0, f"{last}\n", "")
     assert (cache.path / WORK).exists()
     code, out, _ = run(capsys, *where, "--json", "--older-than", "7")
     report = json.loads(out)
@@ -313,6 +401,16 @@ def test_the_command(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
         ("inputs", "kept"),
     ]
     assert not (cache.path / WORK).exists()
+
+
+def test_the_command_of_an_empty_cache(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run(capsys, "--cache", str(cache.path))
+    assert said == (0, f"{cache.path} holds nothing\n", "")
+
+
+def test_with_0_days_all_that_is_not_in_use_goes(cache: Cache) -> None:
+    cache.make(ENV, days=0.5)
+    assert cache.fates(older_than=0)[ENV] == (Fate.REMOVED, "not in use")
 
 
 @pytest.mark.parametrize("days", ["-1", "x", "1e9", "nan"])

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinwheel.build.manifest import as_json, build_manifest, merge_sums
+from pinwheel.build.manifest import as_json, build_manifest, kind_of, merge_sums
 from pinwheel.errors import WheelError
 from pinwheel.inspect.platform import Platform
+from pinwheel.recipe.lock import Input, Lock, Role, SourceKind
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -53,6 +54,69 @@ def test_tuples_become_what_json_has() -> None:
     )
     assert manifest["capabilities"] == ["8.0", "9.0"]
     assert manifest["platform-tag"] == "manylinux_2_17_x86_64"
+
+
+def test_parity_says_which_device_code_was_held_against_which() -> None:
+    """B10."""
+    parity = {
+        "official": "vllm.whl",
+        "official-sha256": "a" * 64,
+        "differences": [],
+        "official-targets": {"a.so": {"sm_70": 1, "sm_80": 2}, "gone.so": {"sm_80": 1}},
+    }
+    manifest = build_manifest(
+        {"parity": parity},
+        distribution="vllm",
+        version="1",
+        platform=None,
+        libraries={
+            "a.so": {"cubins": {"sm_80": 2}},
+            "b.so": {"device-code": False},
+            "c.so": {"cubins": {"sm_90": 1}},
+        },
+    )
+    assert manifest["parity"] == {
+        "official": "vllm.whl",
+        "official-sha256": "a" * 64,
+        "differences": [],
+        "targets": {
+            "a.so": {"official": {"sm_70": 1, "sm_80": 2}, "ours": {"sm_80": 2}},
+            "c.so": {"official": {}, "ours": {"sm_90": 1}},
+            "gone.so": {"official": {"sm_80": 1}, "ours": {}},
+        },
+    }
+
+
+@pytest.mark.parametrize("parity", [None, {"official": "vllm.whl"}])
+def test_parity_without_targets_stays_as_it_is(parity: dict[str, str] | None) -> None:
+    manifest = build_manifest(
+        {"parity": parity}, distribution="vllm", version="1", platform=None, libraries={}
+    )
+    assert manifest["parity"] == parity
+
+
+def test_locked_is_what_the_lock_has_the_files_of() -> None:
+    item = Input(
+        roles=(Role.ROOT,),
+        source=SourceKind.INDEX,
+        name="libc6",
+        version="2.36",
+        path="libc6.deb",
+        size=1,
+        sha256="1" * 64,
+    )
+    lock = Lock(
+        lock_version=1,
+        combo="cu121-torch2.3-vllm0.6.3",
+        toolkit="debian-12.4.131",
+        recipe_sha256="1" * 64,
+        matrix_sha256="2" * 64,
+        data_sha256="3" * 64,
+        source_date_epoch=1728941239,
+        inputs=(item,),
+    )
+    assert kind_of(lock, Role.ROOT) == "locked"
+    assert kind_of(lock, Role.TOOLKIT) == "host"
 
 
 def test_sums_keep_the_lines_of_other_files() -> None:

@@ -220,11 +220,13 @@ def test_the_last_builds_times_make_the_estimate(build: Build) -> None:
         follower = build.follow(costs=costs, clock=lambda: 121.0)
         build.write(start(A, 1.0) + start(B) + end(B))
         follower.tick()
-        # a.cu has 480 of its 600 s left, c.c takes the median on the other processor meanwhile
-        line = build.lines()[-1]
-        assert "(a.cu (about 8 min by the last build's times))" in line
-        # No second estimate, made of the count: sources differ too much.
-        assert "left" not in line
+        # a.cu has 480 of its 600 s left; c.c was never timed
+        first, *_, line = [x for x in build.lines() if not x.startswith("compiled")]
+        assert first == "estimate: by what each source took before; " + (
+            "sources that were never timed are not counted"
+        )
+        # One estimate and one pair of parentheses: none is made of the count besides.
+        assert line == "compiling: 1 of 3 sources, 33%, at least 8 min left (a.cu)"
 
 
 def test_a_first_build_says_that_it_only_guesses(build: Build) -> None:
@@ -237,4 +239,19 @@ def test_a_first_build_says_that_it_only_guesses(build: Build) -> None:
         build.write(start(B, 1.0) + end(B, seconds=100.0))
         follower.tick()
         # a.cu is at 300 s, b.cpp took 100: 200 s each, and c.c is all that is known to be left
-        assert any("a.cu (perhaps 3 min; a first build" in x for x in build.lines())
+        said = build.lines()
+        assert any(x.endswith(", perhaps 3 min left (a.cu)") for x in said)
+        assert [x for x in said if x.startswith("estimate: by this build's pace alone")]
+        follower.tick()
+        assert not any("estimate" in x for x in build.lines())  # said once
+
+
+def test_after_a_build_that_was_killed_nothing_is_guessed(build: Build) -> None:
+    build.configure()
+    build.write(start(B) + end(B, seconds=60.0) + start(A))
+    with build.stack:
+        build.follow().tick()
+        said = build.lines()
+    assert said[0] == "estimate: none: no source that is left was timed in an earlier build"
+    assert any("1 of 3 sources" in x for x in said)
+    assert not any(" left" in x for x in said[1:])

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from inputs_kit import Site, make_input, some_bytes
 
-from pinwheel.cli.fetch import command
+from pinwheel.cli.fetch import _ROLES, command
 from pinwheel.errors import (
     HashMismatchError,
     LockError,
@@ -92,14 +95,22 @@ def run(*args: str) -> str:
 
 
 def test_dry_run_role_and_all(inputs: list[Input], tmp_path: Path) -> None:
-    assert "pool/a.deb" in run("--dry-run")
+    header, *rows, last = run("--dry-run").splitlines()
+    assert header.split("\t") == ["name", "version", "source", "path", "size", "sha256"]
+    assert [row.split("\t")[3] for row in rows] == [i.path for i in inputs]
+    assert last == "2 files, 160.0 kB: 0 in the store (0 B), 2 to download (160.0 kB)"
+    assert run("--dry-run", "-q") == f"{last}\n"
     listed = json.loads(run("--dry-run", "--json"))
     assert [i["sha256"] for i in listed["missing"]] == [i.sha256 for i in inputs]
     report = json.loads(run("--role", "run", "--json"))
     assert [f["path"] for f in report["fetched"]] == [inputs[1].path]
+    assert run("--dry-run").splitlines()[-1] == (
+        "2 files, 160.0 kB: 1 in the store (90.0 kB), 1 to download (70.0 kB)"
+    )
     report = json.loads(run("--json"))
     assert (report["present"], len(report["fetched"])) == (1, 1)
     assert json.loads(run("--dry-run", "--json"))["missing"] == []
+    assert run("--dry-run") == "2 files, 160.0 kB, nothing to download\n"
     assert run() == ""
 
     stored = Path(report["store"]) / "sha256" / inputs[0].sha256[:2] / inputs[0].sha256
@@ -107,6 +118,48 @@ def test_dry_run_role_and_all(inputs: list[Input], tmp_path: Path) -> None:
     stored.write_bytes(bytes(inputs[0].size))
     assert len(json.loads(run("--json"))["fetched"]) == 0
     assert len(json.loads(run("--json", "--verify", "-q"))["fetched"]) == 1
+
+
+def wanted(*arguments: str) -> list[str]:
+    listed = json.loads(run("--dry-run", "--json", *arguments))
+    return [item["path"] for item in listed["missing"]]
+
+
+def test_inputs_of_some_roles_and_without_others(inputs: list[Input]) -> None:
+    deb, wheel = (i.path for i in inputs)  # the wheel is to build and to run with
+    assert wanted("--role", "build") == wanted("--role", "run") == [wheel]
+    assert wanted("--role", "run", "--role", "root") == [deb, wheel]
+    assert wanted("--role", "reference") == []
+    # It is left out only when nothing else wants it.
+    assert wanted("--without", "run") == [deb, wheel]
+    assert wanted("--without", "run", "--without", "build") == [deb]
+    assert wanted("--role", "run", "--without", "run") == []
+
+
+def test_every_role_is_named_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(_ROLES) == {role.value for role in Role}
+    said = CliRunner().invoke(command, ["--help"], prog_name="pinwheel fetch").stdout
+    for role, what in _ROLES.items():
+        assert f"  {role:<10}  {what}\n" in said
+
+
+def test_a_reader_that_leaves_early_ends_it_as_it_ends_other_tools(
+    inputs: list[Input], tmp_path: Path
+) -> None:
+    """`pinwheel fetch --dry-run | head -1`: 0 when all was written before, else 141."""
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pinwheel.cli.main", "fetch", "--combo", COMBO, "--dry-run"],
+        cwd=tmp_path,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_a_truncated_file_is_exit_21_offline_and_mended_online(inputs: list[Input]) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner
 from matrix_kit import FLAGSHIP, PROJECT
 
@@ -32,13 +33,29 @@ def run(*arguments: str) -> str:
 def test_plain_tables_off_a_terminal(project: Path) -> None:
     text = run()
     assert "\x1b" not in text
-    assert f"{FLAGSHIP}  vllm     0.6.3    2.3.0+cu121  off: upstream pins 2.4.0" in text
+    assert f"\n{FLAGSHIP}\tvllm\t0.6.3\t2.3.0+cu121\toff: upstream pins 2.4.0\n" in text
     assert "0.5.4 to 0.6.3.post1" in text
+    for table in text.split("\n\n"):
+        title, *lines = table.splitlines()
+        assert title.startswith("# ")
+        assert len({line.count("\t") for line in lines}) == 1
+
+
+def test_the_driver_that_an_update_asks_for_is_shown(project: Path) -> None:
+    """nvcc 12.4.131 is that of 12.4.1, which asks for a newer driver than 12.4."""
+    lines = [line.split("\t") for line in run("cuda").splitlines()]
+    row = dict(zip(lines[1], next(line for line in lines if line[0] == "12.4"), strict=True))
+    assert row["native driver"] == "550.54.14"
+    assert row["of updates"] == "550.54.15 from 12.4.1"
+    assert row["newest nvcc"] == "12.4.131"
+    toolkits = [line.split("\t") for line in run("toolkits").splitlines()]
+    assert toolkits[1][2] == "native driver"
+    assert [line[2] for line in toolkits if line[0] == "debian-12.4.131"] == ["550.54.15"]
 
 
 def test_axes(project: Path) -> None:
     assert _AXES == AXES
-    assert run("cuda").startswith("CUDA lines\n")
+    assert run("cuda").startswith("# CUDA lines\nCUDA\tnative driver\t")
     assert "Combos" not in run("cuda", "torch")
 
 
@@ -63,6 +80,11 @@ def test_json(project: Path) -> None:
 def test_check(project: Path) -> None:
     assert run("--check") == "matrix and recipes agree (combos: 1, recipes: 1)\n"
     assert json.loads(run("--check", "--json"))["findings"] == []
+
+
+def test_check_of_some_axes_is_refused(project: Path) -> None:
+    with pytest.raises(UsageError, match=r"leave out cuda torch"):
+        run("cuda", "torch", "--check")
 
 
 def test_check_lists_every_contradiction(project: Path) -> None:
