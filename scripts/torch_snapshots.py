@@ -33,7 +33,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 from pypi_simple import DistributionPackage
 
-from pinwheel.errors import HashMismatchError, PinwheelError, ResolveError
+from pinwheel.errors import HashMismatchError, PinwheelError, ResolveError, SnapshotError
 from pinwheel.files import make_directory
 from pinwheel.http import Client
 from pinwheel.inputs.download import download
@@ -51,7 +51,7 @@ from pinwheel.verify.abi_make import Found, found, make, preloads
 from pinwheel.verify.abi_system import FILE as SYSTEM
 from pinwheel.verify.abi_system import SystemNames, system_libraries
 from pinwheel.verify.abi_system import pack as pack_system
-from pinwheel.verify.snapshot import SUFFIX, Snapshot, SnapshotError, Wheel, pack, text_of
+from pinwheel.verify.snapshot import SUFFIX, Snapshot, Wheel, pack, text_of
 
 DATA = Path(__file__).parent.parent / "src/pinwheel/data/torch"
 READER = 1  # raise it when what is kept of a wheel changes

@@ -256,3 +256,10 @@ class ArtifactError(PinwheelError):
 
     exit_code = 60
     rule = "artifact-unreadable"
+
+
+class SnapshotError(PinwheelError):
+    """What pinwheel itself knows of a torch build, its snapshot, is missing or damaged."""
+
+    exit_code = 61
+    rule = "snapshot-unreadable"

@@ -139,6 +139,83 @@ def atomic_write(path: Path, data: bytes, mode: int = 0o644) -> None:
         sync_directory(path.parent)
 
 
+def write_output(path: Path, data: bytes) -> None:
+    """Write ``data`` where a person asked for it: a file, a terminal, a pipe, ``/dev/null``.
+
+    A regular file is replaced in one step and keeps its mode, a link to one stays a link. Into
+    anything else is written as it stands: replacing ``/dev/null`` would take it from the system.
+
+    Raises:
+        NotWritableError: a directory, a socket, a disk or other device, or a pipe that nobody
+            reads from.
+        DiskFullError, NotWritableError: as in :func:`writing`.
+        BrokenPipeError: whoever read the pipe closed it.
+    """
+    with writing(path):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            status = None
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        _write_special(path, status, data)
+    elif status is not None and os.path.samestat(status, os.fstat(1)):
+        _write_all(path, 1, data)  # a new file of that name would lose what else goes to stdout
+    else:
+        mode = 0o644 if status is None else stat.S_IMODE(status.st_mode)
+        try:
+            atomic_write(Path(os.path.realpath(path)), data, mode)
+        except FileNotFoundError as error:  # /proc and its like take no file
+            raise _no_output(path, "no file can be made there") from error
+
+
+def _write_special(path: Path, status: os.stat_result, data: bytes) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    device = (os.major(status.st_rdev), os.minor(status.st_rdev))
+    harmless = device in _HARMLESS or device[0] in _TERMINALS
+    if kind != stat.S_IFIFO and not (kind == stat.S_IFCHR and harmless):
+        raise _no_output(path, f"it is {_KINDS.get(kind, 'no file')}")
+    with writing(path):
+        try:
+            # Without waiting: a pipe that nobody reads from would make open wait for ever.
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            raise _no_output(path, "it is a pipe that nobody reads from") from error
+    try:
+        os.set_blocking(descriptor, True)
+        _write_all(path, descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(path: Path, descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    with writing(path):
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+
+def _no_output(path: Path, why: str) -> NotWritableError:
+    return NotWritableError(
+        f"{path} cannot be written: {why}",
+        evidence=(f"{path}: {why}",),
+        next_step="Name a file, new or to be replaced, in a directory that can be written.",
+    )
+
+
+# Devices that take any bytes (Linux, Documentation/admin-guide/devices.txt): null, zero, full;
+# terminals by their majors. Opening any other may do something, a watchdog say.
+_HARMLESS = {(1, 3), (1, 5), (1, 7)}
+_TERMINALS = {4, 5, *range(136, 144)}
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFBLK: "a disk",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+}
+
+
 def sha256_file(path: Path) -> str:
     """The sha256 of a file's bytes, 64 lower-case hexadecimal digits."""
     with path.open("rb") as file:

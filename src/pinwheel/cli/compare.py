@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pinwheel.cli import complete
+
 if TYPE_CHECKING:
     from pinwheel.console import Console
     from pinwheel.verify.differ import Comparison
@@ -14,9 +16,28 @@ if TYPE_CHECKING:
 _SHOWN = 3  # kernels of a line; -v and --json have all
 
 
-@click.command("compare")
-@click.argument("first", metavar="A", type=click.Path(path_type=Path))
-@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@click.command(
+    "compare",
+    epilog="""\b
+Examples:
+  pinwheel compare official.whl ours.whl         what we have more, less and other
+  pinwheel compare one.whl other.whl -v          name every kernel
+  pinwheel compare one.whl other.whl --json      for programs
+\b
+Left out of the comparison of kernels is what belongs to one build alone: hashes of path and
+contents in names that are local to a source, and the capability list in CUB's namespace.
+\b
+Exit codes: 0 nothing differs, 1 something does, 2 wrong usage, 23 disk full, 24 not writable,
+50 or 60 one of them is damaged or misleads. All of them: docs/exit-codes.md. Whether a difference
+is meant, only a recipe can say: rule parity of `pinwheel verify`, docs/rules.md, docs/verify.md.
+""",
+)
+@click.argument(
+    "first", metavar="A", type=click.Path(path_type=Path), shell_complete=complete.wheels
+)
+@click.argument(
+    "second", metavar="B", type=click.Path(path_type=Path), shell_complete=complete.wheels
+)
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory.")
 @click.option("--offline", is_flag=True, help="Use no network; this command never does.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
@@ -34,7 +55,7 @@ def command(
     """Show what wheel B has more, less and other than wheel A; both are read, never run.
 
     Files by their bytes, libraries also by operators and by kernels of each capability,
-    requirements and tags by their meaning. Exit code 0: nothing differs; 1: something does.
+    requirements and tags by their meaning. No project is needed.
     """
     from dataclasses import replace
 

@@ -22,7 +22,6 @@ from packaging.utils import canonicalize_name
 
 from pinwheel.errors import WheelError
 from pinwheel.files import CHUNK, writing
-from pinwheel.inspect.operators import Operators, operator_names
 
 # Bounds on a wheel that may be hostile; upstream's largest has 1,700 members and 1.3 GB.
 MAX_MEMBERS = 100_000
@@ -167,8 +166,9 @@ def _header(
         yield f"Tag: {str(tag).rsplit('-', 1)[0]}"
 
 
-def operators_of(wheel: ComparedWheel, path: str, namespace: str) -> Operators:
-    """The operators that reading one library of the wheel finds; it is unpacked, never loaded.
+@contextmanager
+def unpacked(wheel: ComparedWheel, path: str) -> Iterator[Path]:
+    """One library of the wheel as a file, never loaded, gone after the block.
 
     Raises:
         WheelError: the wheel cannot be read.
@@ -183,4 +183,4 @@ def operators_of(wheel: ComparedWheel, path: str, namespace: str) -> Operators:
             target.open("wb") as file,
         ):
             shutil.copyfileobj(source, file, CHUNK)
-        return operator_names(target, namespace)
+        yield target

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pinwheel.inspect.dist_info import HASHES, CoreMetadata, RecordRow, WheelInfo
 from pinwheel.inspect.region import printable
@@ -115,7 +115,7 @@ def _few(values: Iterable[str]) -> str:
 def _normal(version: str) -> str:
     try:
         return str(Version(version.replace("_", "-")))
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return version
 
 

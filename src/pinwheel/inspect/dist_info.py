@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import csv
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
@@ -31,6 +32,9 @@ MAX_ENTRY_POINTS = 128 << 10  # bytes; configparser's errors take time with the 
 MAX_FIELDS = 5_000
 MAX_TAGS = 5_000
 MAX_TAG = 200  # characters of one Tag line, which may stand for a product of three sets
+
+# Specifiers are compared long after they are parsed, and Python turns no such text into a number.
+_ENDLESS = re.compile(r"[0-9]{500}")
 
 HASHES = ("sha256", "sha384", "sha512")  # the wheel specification asks for sha256 or better
 
@@ -121,6 +125,8 @@ def parse_metadata(data: bytes, what: str) -> CoreMetadata:
     for key, value in (("name", raw.get("name")), ("version", raw.get("version"))):
         if not value:
             raise unreadable(what, f"it states no {key}")
+    if _ENDLESS.search(raw.get("requires_python", "")):
+        raise unreadable(what, "Requires-Python has a number of hundreds of digits")
     try:
         return CoreMetadata(
             metadata_version=raw.get("metadata_version", ""),
@@ -136,6 +142,8 @@ def parse_metadata(data: bytes, what: str) -> CoreMetadata:
 
 def _requirements(lines: Iterable[str], what: str) -> Iterable[Requirement]:
     for line in lines:
+        if _ENDLESS.search(line):
+            raise unreadable(what, f"{printable(line, 100)} has a number of hundreds of digits")
         try:
             yield Requirement(line)
         except (ValueError, RecursionError) as error:

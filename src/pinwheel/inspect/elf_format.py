@@ -225,7 +225,8 @@ def read_sections(region: Region, header: Header) -> tuple[Section, ...]:
             align=align,
         )
         # Some of a processor's own kinds take no bytes: cubins have such for shared memory.
-        if section.in_file and kind < SHT_LOPROC:
+        held = section.in_file
+        if held and kind < SHT_LOPROC and offset + held > region.size:
             region.part(offset, size, f"the section {section.name}")
         found.append(section)
     return tuple(found)
@@ -265,12 +266,13 @@ def read_symbols(region: Region, header: Header, offset: int, count: int) -> Ite
     """
     if count > MAX_SYMBOLS:
         raise unreadable(region.name, f"{count} symbols are too many")
-    for raw in _table(region, header.layout(_SYMBOL), offset, count):
-        if header.bits == 64:
-            name, info, other, section, value, size = raw
-        else:
-            name, value, size, info, other, section = raw
-        yield RawSymbol(name, info, other, section, value, size)
+    table = _table(region, header.layout(_SYMBOL), offset, count)
+    if header.bits == 64:  # in the order of the fields, and a million of them count
+        return map(RawSymbol._make, table)
+    return (
+        RawSymbol(name, info, other, section, value, size)
+        for name, value, size, info, other, section in table
+    )
 
 
 def symbol_size(header: Header) -> int:

@@ -17,11 +17,13 @@ from pinwheel.inspect.compared import (
     ComparedWheel,
     Kind,
     kind_of,
-    operators_of,
     read_wheel,
     requirement,
+    unpacked,
 )
-from pinwheel.inspect.operators import Schema
+from pinwheel.inspect.operators import Operators, Schema, operator_names, traced
+
+_SHORT = 15  # characters that a std::string holds within itself
 
 
 class Change(StrEnum):
@@ -118,9 +120,10 @@ def compare_wheels(
         generated: path only ours has -> reason; ``*.dist-info/NAME`` for one in dist-info.
         requirements: requirement line of the official METADATA -> ours, as the recipe has them.
         namespaces: library -> its operator namespace; by default its stem.
-        registered: library -> operator names that torch listed after loading ours, as
-            ``name`` or ``namespace::name``. They stand in for what reading our library finds,
-            which is less where the compiler built a short schema with instructions.
+        registered: library -> operator names that torch listed after loading ours, or a recipe
+            lists, as ``name`` or ``namespace::name``. Each must be in our library, if only in
+            pieces (a compiler may build a short schema with instructions), and the library may
+            show no other.
 
     Raises:
         WheelError: a wheel that cannot be read, or holds what no wheel may.
@@ -218,28 +221,60 @@ def _operators(
     namespace: str,
     registered: Collection[str] | None,
 ) -> tuple[ExtensionParity, list[Difference]]:
-    official = operators_of(theirs, path, namespace)
-    ours = operators_of(mine, path, namespace)
-    names, spaces = ours.names, frozenset(ours.namespaces)
-    if registered is not None:
-        names = frozenset(name.rsplit("::", 1)[-1] for name in registered)
-        spaces = frozenset(n.split("::", 1)[0] for n in registered if "::" in n) or spaces
+    listed = {name.rsplit("::", 1)[-1] for name in registered or ()}
+    with unpacked(theirs, path) as there, unpacked(mine, path) as here:
+        official = operator_names(there, namespace, listed)
+        ours = operator_names(here, namespace, listed)
+        known, spaces = set(ours.names), set(ours.namespaces)
+        added = known - official.names
+        if registered is not None:
+            known = _found(here, ours, official, listed)
+            hidden = known - official.names
+            added = (added - listed) | (hidden - official.bound - traced(there, hidden))
+            if named := {n.split("::", 1)[0] for n in registered if "::" in n}:
+                spaces = (spaces & named) | (spaces - set(official.namespaces))
+                spaces |= traced(here, named - spaces)
     pairs = [
-        *((Change.MISSING, name) for name in official.names - names),
-        *((Change.ADDED, name) for name in names - official.names),
+        *((Change.MISSING, name) for name in (official.names | listed) - known),
+        *((Change.ADDED, name) for name in added),
         *((Change.MISSING, f"namespace {name}") for name in set(official.namespaces) - spaces),
         *((Change.ADDED, f"namespace {name}") for name in spaces - set(official.namespaces)),
     ]
-    differences = [Difference(Kind.OPERATOR, f"{path}: {what}", change) for change, what in pairs]
     before, after = ({s.name: s for s in o.schemas} for o in (official, ours))
-    unreadable = []
-    for name in sorted(before.keys() & after.keys()):
-        if not _agree(before[name], after[name]):
-            differences.append(Difference(Kind.OPERATOR, f"{path}: {name}", Change.DIFFERENT))
-        if None in (before[name].returns, after[name].returns):
-            unreadable.append(name)
-    parity = ExtensionParity(path, len(official.names), len(names), tuple(unreadable))
-    return parity, differences
+    both = sorted(before.keys() & after.keys())
+    pairs += ((Change.DIFFERENT, n) for n in both if not _agree(before[n], after[n]))
+    # A schema declares an operator, the string that is its name binds a kernel to it.
+    unbound = (official.bound - ours.bound).intersection(both)
+    pairs += (
+        (Change.MISSING, f"{name}, as the name that a kernel is bound to") for name in unbound
+    )
+    unreadable = [n for n in both if None in (before[n].returns, after[n].returns)]
+    parity = ExtensionParity(path, len(official.names), len(known), tuple(unreadable))
+    return parity, [Difference(Kind.OPERATOR, f"{path}: {what}", change) for change, what in pairs]
+
+
+def _found(path: Path, ours: Operators, official: Operators, listed: Collection[str]) -> set[str]:
+    """The operators that were listed and that the library itself has, in whatever form.
+
+    Compilers hide short strings in instructions, so a name that is not read as an operator's
+    counts as there when the library has it in pieces; of a schema, with the bracket behind it.
+    Where one short name without a schema is whole, its compiler hides none of that kind.
+    """
+    whole = {schema.name for schema in official.schemas}
+    short = {name for name in official.bare if len(name) <= _SHORT}
+    shown = short if short.intersection(ours.bare) else set()
+    wanted = {
+        name: f"{name}(" if name in whole else name
+        for name in listed
+        if name not in ours.names and (name in whole or name not in ours.bound)
+    }
+    lost = shown.intersection(wanted)
+    there = traced(path, wanted.values()) if wanted else frozenset()
+    return {
+        name
+        for name in listed
+        if name not in wanted or (wanted[name] in there and name not in lost)
+    }
 
 
 def _agree(one: Schema, other: Schema) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 
 from packaging.utils import parse_wheel_filename
 
+from pinwheel.errors import PinwheelError
 from pinwheel.files import make_directory, remove_tree, writing
 from pinwheel.inspect.consistency import (
     FileName,
@@ -22,8 +22,8 @@ from pinwheel.inspect.consistency import (
     statements,
     twins,
 )
+from pinwheel.inspect.contents import Contents
 from pinwheel.inspect.dist_info import (
-    HASHES,
     MAX_METADATA,
     MAX_RECORD,
     CoreMetadata,
@@ -35,7 +35,6 @@ from pinwheel.inspect.dist_info import (
     parse_record,
     parse_wheel,
 )
-from pinwheel.inspect.elf import is_elf
 from pinwheel.inspect.region import Region, open_region, unreadable
 from pinwheel.inspect.zip_layout import Member, read_contents, read_layout
 
@@ -44,9 +43,12 @@ __all__ = ["FileName", "Problem", "WheelReader", "WheelRule", "open_wheel"]
 MAX_FILE_NAME = 255  # characters, as file systems have it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class WheelReader:
-    """A wheel that is open; its contents were gone through once.
+    """A wheel that is open, and whose contents are being gone through, each file once.
+
+    What hangs on all of its contents waits for them: :attr:`sha256`, :attr:`libraries` and
+    :attr:`problems` raise what :func:`open_wheel` does.
 
     Attributes:
         path: the wheel.
@@ -54,9 +56,6 @@ class WheelReader:
         dist_info: name of its dist-info directory.
         metadata, wheel_info, record, entry_points, top_level: what is in there.
         members: its files, in the order they lie.
-        sha256: path -> sha256 of each, hexadecimal.
-        libraries: paths of those that are ELF files, whatever their names, sorted.
-        problems: what it states that is not so.
     """
 
     path: Path
@@ -68,15 +67,41 @@ class WheelReader:
     entry_points: tuple[EntryPoint, ...]
     top_level: tuple[str, ...]
     members: tuple[Member, ...]
-    sha256: Mapping[str, str]
-    libraries: tuple[str, ...]
-    problems: tuple[Problem, ...]
     _zip: Region = field(repr=False)
-    _regions: Mapping[str, Region] = field(repr=False)
+    _contents: Contents = field(repr=False)
+
+    @cached_property
+    def sha256(self) -> Mapping[str, str]:
+        """Path -> sha256 of each file, hexadecimal."""
+        return {name: digests["sha256"].hex() for name, digests in self._contents.digests.items()}
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Paths of the files that are ELF files, whatever their names, sorted."""
+        return self._contents.libraries
+
+    @cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        """What the wheel states that is not so."""
+        sizes = {m.name: m.size for m in self.members}
+        problems = [
+            *statements(self.file_name, self.dist_info, self.metadata, self.wheel_info),
+            *twins(sizes),
+            *record_problems(self.record, self.dist_info, sizes, self._contents.digests),
+        ]
+        return tuple(limited(problems))
+
+    def ready(self) -> Iterator[str]:
+        """:attr:`libraries`, each as soon as it can be read, in whatever order that is.
+
+        Raises:
+            ArtifactError, DiskFullError, NotWritableError: as :func:`open_wheel`.
+        """
+        return self._contents.ready()
 
     def library(self, name: str) -> Region:
         """One of :attr:`libraries`, to be read within the ``with`` block of :func:`open_wheel`."""
-        return self._regions[name]
+        return self._contents.library(name)
 
     def read(self, name: str, *, most: int = MAX_METADATA) -> bytes:
         """The contents of a member.
@@ -90,17 +115,19 @@ class WheelReader:
 
 @contextmanager
 def open_wheel(path: Path, scratch: Path) -> Iterator[WheelReader]:
-    """Open a wheel and go through all of it once.
+    """Open a wheel and go through all of it once, beside the ``with`` block.
 
-    Compressed libraries are unpacked into a directory of their own below ``scratch``, which is
-    gone afterwards; nothing else is written, and no more than 1 MiB of one is in memory.
+    Whoever leaves the block without an error has a wheel all of which could be read. Compressed
+    libraries are unpacked into a directory of their own below ``scratch``, which is gone
+    afterwards; nothing else is written, and no more than 1 MiB of one is in memory.
 
     Args:
         path: a wheel, from anywhere.
         scratch: a directory with room for the wheel's libraries; created when missing.
 
     Raises:
-        ArtifactError: it cannot be read, or not in one way only.
+        ArtifactError: it cannot be read, or not in one way only; at the latest at the block's
+            end, and in the place of any other error of ours that the block ends with.
         DiskFullError, NotWritableError: ``scratch`` cannot take its libraries.
     """
     with ExitStack() as stack:
@@ -118,73 +145,30 @@ def open_wheel(path: Path, scratch: Path) -> Iterator[WheelReader]:
         metadata = parse_metadata(*part("METADATA"))
         wheel_info = parse_wheel(*part("WHEEL"))
         record = parse_record(*part("RECORD", MAX_RECORD))
-        contents = _Contents(whole, stack.enter_context(_directory(scratch)), stack, record)
-        for member in members:
-            contents.take(member)
-        problems = [
-            *statements(file_name, info, metadata, wheel_info),
-            *twins(by_name),
-            *record_problems(record, info, {m.name: m.size for m in members}, contents.digests),
-        ]
-        yield WheelReader(
+        entry_points = parse_entry_points(*part("entry_points.txt"))
+        top_level, _ = part("top_level.txt")
+        directory = stack.enter_context(_directory(scratch))
+        contents = stack.enter_context(Contents(whole, members, directory, record))
+        contents.start()
+        reader = WheelReader(
             path=path,
             file_name=file_name,
             dist_info=info,
             metadata=metadata,
             wheel_info=wheel_info,
             record=record,
-            entry_points=parse_entry_points(*part("entry_points.txt")),
-            top_level=tuple(part("top_level.txt")[0].decode("utf-8", "replace").split()),
+            entry_points=entry_points,
+            top_level=tuple(top_level.decode("utf-8", "replace").split()),
             members=members,
-            sha256={name: d["sha256"].hex() for name, d in contents.digests.items()},
-            libraries=tuple(sorted(contents.regions)),
-            problems=tuple(limited(problems)),
             _zip=whole,
-            _regions=contents.regions,
+            _contents=contents,
         )
-
-
-class _Contents:
-    """Goes through members: digests of all, a region for each ELF file."""
-
-    def __init__(
-        self, whole: Region, directory: Path, stack: ExitStack, record: Sequence[RecordRow]
-    ) -> None:
-        self.digests: dict[str, dict[str, bytes]] = {}
-        self.regions: dict[str, Region] = {}
-        self._whole = whole
-        self._directory = directory
-        self._stack = stack
-        self._wanted: dict[str, set[str]] = {}
-        for row in record:
-            if row.algorithm in HASHES:
-                self._wanted.setdefault(row.path, set()).add(row.algorithm)
-
-    def take(self, member: Member) -> None:
-        """Read a member to its end; errors as in :func:`open_wheel`."""
-        algorithms = {"sha256"} | self._wanted.get(member.name, set())
-        hashes = {name: hashlib.new(name) for name in algorithms}
-        path = self._directory / str(len(self.digests))
-        with ExitStack() as files:
-            file: FileIO | None = None
-            for index, chunk in enumerate(read_contents(self._whole, member)):
-                for digest in hashes.values():
-                    digest.update(chunk)
-                if index == 0 and is_elf(chunk):
-                    if member.stored:
-                        self.regions[member.name] = self._region(member)
-                    else:
-                        file = files.enter_context(_created(path))
-                if file is not None:
-                    with writing(path):
-                        _write(file, chunk)
-        if file is not None:
-            opened = self._stack.enter_context(open_region(path, member.name))
-            self.regions[member.name] = opened
-        self.digests[member.name] = {name: digest.digest() for name, digest in hashes.items()}
-
-    def _region(self, member: Member) -> Region:
-        return self._whole.part(member.offset, member.size, member.name).named(member.name)
+        try:
+            yield reader
+        except PinwheelError:
+            contents.finish()  # what is wrong with the wheel itself goes first
+            raise
+        contents.finish()
 
 
 @contextmanager
@@ -196,20 +180,6 @@ def _directory(scratch: Path) -> Iterator[Path]:
         yield directory
     finally:
         remove_tree(directory)
-
-
-@contextmanager
-def _created(path: Path) -> Iterator[FileIO]:
-    with writing(path):
-        file = FileIO(path, "xb")
-    with file:
-        yield file
-
-
-def _write(file: FileIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:  # a raw file may take a part
-        view = view[file.write(view) :]
 
 
 def _file_name(name: str) -> FileName:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from pinwheel.errors import HashMismatchError, ResolveError
-from pinwheel.files import atomic_write
+from pinwheel.files import write_output
 from pinwheel.http import Client
 from pinwheel.recipe.index import project_files
 from pinwheel.recipe.lock import Input, Lock, Role, SourceKind
@@ -50,7 +50,7 @@ def export_lock(lock: Lock, python: str, settings: Settings, directory: Path) ->
     for role in roles:
         path = directory / f"pylock.{role}.toml"
         text = pylock_text((i for i in wanted if role in i.roles), urls, python)
-        atomic_write(path, text.encode())
+        write_output(path, text.encode())
         written.append(path)
     return tuple(written)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
+from pinwheel.errors import SnapshotError
 from pinwheel.inspect.elf import Elf
 from pinwheel.verify.abi_mangling import UnreadableError, entity
-from pinwheel.verify.snapshot import Library, Loaded, Provider, Snapshot, SnapshotError, Wheel
+from pinwheel.verify.snapshot import Library, Loaded, Provider, Snapshot, Wheel
 
 #: The library that torch/__init__.py loads with RTLD_GLOBAL before anything else.
 GLOBAL_DEPS = "libtorch_global_deps.so"

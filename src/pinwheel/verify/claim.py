@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pinwheel.errors import CapabilityError, PinwheelError
 from pinwheel.files import sha256_file
@@ -30,6 +30,7 @@ from pinwheel.settings import Settings
 from pinwheel.verify.manifest import Manifest, ReadManifest
 from pinwheel.verify.model import Profile
 from pinwheel.verify.requirements import exact_pin, on_linux
+from pinwheel.verify.torch_rules import builds_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Request:
         official: upstream's wheel of the release, for parity.
         kernels: read the names of kernels, which unpacks all device code.
         loaded: library, as ``libtorch``, -> the files that the loader took for it inside the
-            sandbox; a build hands it in, None everywhere else.
+            sandbox; a build hands it in. None: what the manifest beside the wheel keeps of that.
     """
 
     combo: str | None = None
@@ -276,7 +277,8 @@ def _pythons(
 
 def _build(text: str, matrix: Matrix) -> str:
     """A torch build as a person names it; a public version stands for its only build."""
-    return _keyed(text, None, matrix) or text
+    found = builds_named(text, matrix.torch)
+    return found[0] if len(found) == 1 else text
 
 
 def _keyed(version: str, cuda: str | None, matrix: Matrix) -> str:
@@ -294,7 +296,7 @@ def _keyed(version: str, cuda: str | None, matrix: Matrix) -> str:
 def _version(text: str) -> Version | None:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return None
 
 

@@ -53,17 +53,38 @@ class LibraryCode:
         cubins: capability -> number of cubins.
         ptx: capability -> number of PTX texts.
         kernels: kernel (mangled) -> where it has code; empty when kernels were not read.
+        serving: capabilities with an image that holds a kernel; None when kernels were not read.
     """
 
     name: str
     cubins: Mapping[Capability, int]
     ptx: Mapping[Capability, int] = field(default_factory=dict)
     kernels: Mapping[str, Targets] = field(default_factory=dict)
+    serving: Targets | None = None
+
+    @property
+    def images(self) -> Targets:
+        """What there is an image for, with a kernel in it or not."""
+        return Targets(frozenset(self.cubins), frozenset(self.ptx))
 
     @property
     def targets(self) -> Targets:
-        """All of it together."""
-        return Targets(frozenset(self.cubins), frozenset(self.ptx))
+        """What its kernels have code for.
+
+        nvcc writes an image for every capability it is told, also of a source without a kernel:
+        such a one serves nobody. Where kernels were not read, each image counts.
+        """
+        return self.images if self.serving is None else self.serving
+
+    @property
+    def idle(self) -> bool:
+        """It holds images, and no kernel in any of them: no GPU can miss anything."""
+        return self.targets == Targets()
+
+
+#: What nvcc has the host side of a library call for each kernel of its own (CUDA Runtime API,
+#: "Execution Control"; crt/host_runtime.h). Who binds to it without a kernel can run nothing.
+LAUNCHES = frozenset({"__cudaRegisterFunction", "cudaLaunchKernel", "cudaLaunchKernelExC"})
 
 
 class CodeFault(StrEnum):
@@ -126,6 +147,7 @@ def check_code(
     *,
     known: KnownCapabilities,
     expected: Iterable[str] = (),
+    launching: Iterable[str] = (),
     exceptions: Iterable[CodeException] = (),
     kernels: bool = True,
     ptx_driver: Callable[[Capability], str] = lambda _: "",
@@ -137,6 +159,7 @@ def check_code(
         declared: the capability list the wheel claims; ``9.0+PTX`` declares PTX beside its code.
         known: the matrix's capabilities.
         expected: libraries that somebody says hold device code.
+        launching: libraries that register or launch kernels of their own, by :data:`LAUNCHES`.
         exceptions: what the recipe announces; one that nothing needs is a problem itself.
         kernels: the libraries' kernels were read; otherwise nothing is known of them.
         ptx_driver: the driver that compiling PTX for a capability takes, for messages.
@@ -145,8 +168,12 @@ def check_code(
         CapabilityError: a library holds code for a capability the matrix does not know.
     """
     facts = {"code": _facts(libraries)}
-    if not declared and not libraries:
-        return Checked(skipped=dict.fromkeys(CODE_RULES, "no library holds device code"))
+    images, libraries = libraries, [library for library in libraries if not library.idle]
+    expected = set(expected)
+    empty = sorted({*launching} - {library.name for library in libraries} - expected)
+    if not declared and not libraries and not empty:
+        why = "no image of device code holds a kernel" if images else "no library holds device code"
+        return Checked(skipped=dict.fromkeys(CODE_RULES, why), facts=facts if images else {})
     if not declared:
         why = "nothing says which capabilities it is for: name them with --archs"
         return Checked(unsure=dict.fromkeys(CODE_RULES, why), facts=facts)
@@ -160,16 +187,29 @@ def check_code(
     missing = {p.subject for p in problems if p.rule == "code-present"}
     problems += (
         Problem(
+            rule="code-present",
+            subject=name,
+            what=f"{name} launches kernels and holds none: they fail on every GPU",
+            evidence=("it binds to one of " + ", ".join(sorted(LAUNCHES)),),
+            next_step="Find out what took its device code away: a section that was renamed or "
+            "stripped, or a build that never compiled it.",
+        )
+        for name in empty
+    )
+    problems += (
+        Problem(
             rule="code-libraries",
             subject=name,
-            what=f"{name} holds no device code at all",
+            what=f"{name} holds no kernel at all"
+            if any(library.name == name for library in images)
+            else f"{name} holds no device code at all",
             next_step=_NEXT[CodeFault.MISSING],
         )
-        for name in sorted(set(expected) - {library.name for library in libraries})
+        for name in sorted(expected - {library.name for library in libraries})
     )
 
     by_library: dict[tuple[CodeFault, str], list[_Fault]] = {}
-    for fault in _faults(libraries, declared, known, ptx_driver):
+    for fault in _faults(libraries, images, declared, known, ptx_driver):
         key = (fault.library, fault.capability.code, fault.fault)
         if key in announced:
             used.add(key)
@@ -190,7 +230,9 @@ def check_code(
     return Checked(
         looked={
             "code-present": f"declared: {format_capabilities(declared)}",
-            "code-libraries": f"{len(libraries)} with device code",
+            "code-libraries": f"{len(libraries)} with kernels"
+            if kernels
+            else f"{len(libraries)} with device code",
             "code-native": "by machine code",
             "code-kernels": f"{sum(len(library.kernels) for library in libraries)} kernels",
             "code-declared": "",
@@ -279,6 +321,7 @@ def _problem(fault: CodeFault, library: str, found: Sequence[_Fault]) -> Problem
 
 def _faults(
     libraries: Sequence[LibraryCode],
+    images: Sequence[LibraryCode],
     declared: Sequence[Capability],
     known: KnownCapabilities,
     ptx_driver: Callable[[Capability], str],
@@ -286,6 +329,7 @@ def _faults(
     for library in libraries:
         yield from _check_library(library, declared, known, ptx_driver)
         yield from _check_kernels(library, declared, known)
+    for library in images:
         yield from _check_declared(library, declared)
 
 
@@ -340,11 +384,13 @@ def meant_for(targets: Targets, device: Capability, *, known: KnownCapabilities)
 
 def _check_declared(library: LibraryCode, declared: Sequence[Capability]) -> Iterator[_Fault]:
     bases = {c.base for c in declared}
-    for target in sorted(library.targets.sass | library.targets.ptx):
+    serving = library.targets.sass | library.targets.ptx
+    for target in sorted(library.images.sass | library.images.ptx):
         # 9.0a under a declared 9.0 is how CUTLASS's Hopper kernels are compiled.
         if target.base not in bases:
             count = library.cubins.get(target, 0) + library.ptx.get(target, 0)
-            line = f"{count} for {target}; declared: {format_capabilities(declared)}"
+            empty = "" if target in serving else ", without a kernel"
+            line = f"{count} for {target}{empty}; declared: {format_capabilities(declared)}"
             yield _Fault(CodeFault.UNDECLARED, library.name, target, (line,))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pinwheel.errors import CapabilityError, WheelError
 from pinwheel.inspect.platform import version_floor
@@ -13,9 +13,10 @@ from pinwheel.inspect.region import printable
 from pinwheel.inspect.wheel import WheelReader, WheelRule
 from pinwheel.matrix.combo import ArtifactVersion, tag_to_line
 from pinwheel.matrix.models import Matrix
+from pinwheel.recipe.models import CodeExceptionRow
 from pinwheel.verify.claim import Claim
 from pinwheel.verify.library import ReadLibrary
-from pinwheel.verify.manifest import NAME, Manifest, ManifestLibrary
+from pinwheel.verify.manifest import NAME, Manifest, ManifestException, ManifestLibrary
 from pinwheel.verify.model import Checked, Problem
 
 _NAMES, _TAGS, _RECORD = "names-agree", "tags-agree", "record-true"
@@ -135,7 +136,7 @@ def _statements(reader: WheelReader, manifest: Manifest) -> _Wrong:
 def _normal(version: str) -> str:
     try:
         return str(Version(version))
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return version
 
 
@@ -176,9 +177,16 @@ def _against_project(manifest: Manifest, claim: Claim) -> _Wrong:
     yield from _differ("another lock", manifest.lock_sha256, project.sha256)
     yield from _differ("another recipe", manifest.recipe_sha256, project.loaded.digest)
     yield from _differ("another Python", manifest.python, recipe.python)
+    excused = {_exception(row) for row in recipe.code_exceptions}
+    if stated := {_exception(row) for row in manifest.code_exceptions} ^ excused:
+        yield "other exceptions than the recipe's", _list(stated)
     expected = set(recipe.extensions)
     if set(manifest.libraries) != expected:
         yield "other libraries than the recipe's", f"recipe: {_list(expected)}"
+
+
+def _exception(row: CodeExceptionRow | ManifestException) -> str:
+    return f"{row.library} {row.capability} {row.fault}"
 
 
 def _libraries(

@@ -56,9 +56,11 @@ def gpu_table(
     A library whose code is for other GPUs alone (:func:`~pinwheel.verify.code.meant_for`) limits
     nothing, as long as some library of the wheel serves the GPU; it is named under ``without``.
     Torch counts too: code of ours that runs is worth nothing on a GPU where torch has none.
+    An image without a kernel is code for nobody, and a library without any limits nothing.
 
     Each row: ``gpu``, ``verdict``, ``limited-by`` (library), ``reason``, ``without``.
     """
+    libraries = [library for library in libraries if not library.idle]
     if not libraries:
         return []
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -13,9 +13,11 @@ from typing import Any, cast
 
 from packaging.tags import Tag
 
+from pinwheel.errors import ArtifactError
 from pinwheel.inspect.abi import PythonAbi, PythonVerdict, TorchVerdict, python_abi, torch_abi
 from pinwheel.inspect.elf import FATBIN_SECTIONS, Elf, read_elf
 from pinwheel.inspect.fatbin import EntryKind, FatbinEntry, count_targets, read_fatbins
+from pinwheel.inspect.loadable import check_library
 from pinwheel.inspect.pathscan import Find, scan
 from pinwheel.inspect.platform import comes_from_elsewhere, version_floor
 from pinwheel.inspect.region import Region, unreadable
@@ -105,29 +107,53 @@ class ReadLibrary:
 
 
 def read_libraries(
-    reader: WheelReader, *, kernels: bool, paths: Sequence[str]
-) -> Iterator[ReadLibrary]:
-    """Read every library of an open wheel, one after the other.
+    reader: WheelReader,
+    *,
+    kernels: bool,
+    paths: Sequence[str],
+    seen: Callable[[ReadLibrary], object] = lambda _: None,
+) -> tuple[ReadLibrary, ...]:
+    """Read every library of an open wheel, while others of its files are still unpacked.
 
     Args:
         reader: the wheel.
         kernels: unpack device code for the names of its kernels.
         paths: directories to look for.
+        seen: called with each as soon as it is read.
+
+    Returns:
+        Sorted by name.
 
     Raises:
-        ArtifactError: one cannot be read, or together they hold more than any wheel does.
+        ArtifactError: one cannot be read, or together they hold more than any wheel does; the
+            same one each time, and what is wrong with the wheel itself goes first.
+        DiskFullError, NotWritableError: as :func:`~pinwheel.inspect.wheel.open_wheel`.
     """
-    if len(reader.libraries) > MAX_LIBRARIES:
-        raise unreadable(reader.path.name, f"{len(reader.libraries)} libraries are too many")
-    symbols = 0
-    for name in reader.libraries:
-        library = read_library(reader, name, kernels=kernels, paths=paths)
-        symbols += len(library.elf.symbols)
-        if symbols > MAX_SYMBOLS:
-            raise unreadable(
-                reader.path.name, f"its libraries have more than {MAX_SYMBOLS} symbols"
-            )
-        yield library
+
+    def read(names: Iterable[str]) -> list[ReadLibrary]:
+        found: list[ReadLibrary] = []
+        symbols = 0
+        for count, name in enumerate(names, 1):
+            if count > MAX_LIBRARIES:
+                raise unreadable(
+                    reader.path.name, f"{len(reader.libraries)} libraries are too many"
+                )
+            library = read_library(reader, name, kernels=kernels, paths=paths)
+            symbols += len(library.elf.symbols)
+            if symbols > MAX_SYMBOLS:
+                raise unreadable(
+                    reader.path.name, f"its libraries have more than {MAX_SYMBOLS} symbols"
+                )
+            found.append(library)
+            seen(library)
+        return found
+
+    try:
+        found = read(reader.ready())
+    except ArtifactError:
+        # Which one is ready first is chance; which of several errors is reported is not.
+        found = read(reader.libraries)
+    return tuple(sorted(found, key=lambda library: library.name))
 
 
 def read_library(
@@ -145,6 +171,7 @@ def read_library(
     """
     region = reader.library(name)
     elf = read_elf(region)
+    check_library(elf)
     host = elf.machine != _CUDA and elf.dynamic
     return ReadLibrary(
         elf=elf,
@@ -207,12 +234,17 @@ def library_code(name: str, entries: Iterable[FatbinEntry]) -> LibraryCode | Non
     ptx: dict[Any, int] = {}
     sass_of: dict[str, set[Any]] = {}
     ptx_of: dict[str, set[Any]] = {}
+    serving: dict[EntryKind, set[Any]] = {kind: set() for kind in _CODE}
+    read = True
     for entry in entries:
         target = entry.capability
         if entry.kind not in _CODE or target is None or entry.relocatable:
             continue
         counts, of = (cubins, sass_of) if entry.kind is EntryKind.CUBIN else (ptx, ptx_of)
         counts[target] = counts.get(target, 0) + 1
+        read = read and entry.kernels is not None
+        if entry.kernels:
+            serving[entry.kind].add(target)
         for kernel in entry.kernels or ():
             of.setdefault(kernel, set()).add(target)
     if not cubins and not ptx:
@@ -225,6 +257,7 @@ def library_code(name: str, entries: Iterable[FatbinEntry]) -> LibraryCode | Non
             kernel: Targets(frozenset(sass_of.get(kernel, ())), frozenset(ptx_of.get(kernel, ())))
             for kernel in sass_of.keys() | ptx_of.keys()
         },
+        serving=Targets(*(frozenset(serving[kind]) for kind in _CODE)) if read else None,
     )
 
 

@@ -12,6 +12,8 @@ from pinwheel.inspect.region import printable
 from pinwheel.inspect.wheel import WheelReader
 
 NAME = "pinwheel.json"  # within dist-info; pinwheel.build.manifest writes it
+SIDECAR = ".manifest.json"  # behind the wheel's name, for the one beside it; pinwheel.build.placing
+LOCKED = "locked"  # kind of a root or toolkit made of nothing but files of the lock
 MOST = 4 << 20  # bytes; the flagship's has 20 kB
 _SHOWN = 10  # faults
 
@@ -45,11 +47,19 @@ class ManifestTorch(_Part):
 
 
 class ManifestToolkit(_Part):
-    """The toolkit that compiled it."""
+    """The toolkit that compiled it; ``kind`` is :data:`LOCKED`, or empty where it is not stated."""
 
     name: str
     line: str
     nvcc: str
+    kind: str = ""
+
+
+class ManifestRoot(_Part):
+    """The file system it was compiled in."""
+
+    kind: str
+    digest: str = ""
 
 
 class ManifestException(_Part):
@@ -71,6 +81,7 @@ class Manifest(_Part):
     combo: str
     lock_sha256: Annotated[Digest, Field(alias="lock-sha256")]
     recipe_sha256: Annotated[Digest, Field(alias="recipe-sha256")]
+    root: ManifestRoot | None = None
     toolkit: ManifestToolkit
     torch: ManifestTorch
     python: str

@@ -82,8 +82,8 @@ class Outcome:
         rule: its id.
         title: what it asks, in a few words.
         status: how it came out.
-        problems: what broke it; empty when it passed.
-        reason: why it passed or does not apply, where that is worth a line.
+        problems: what broke it, or why it could not be answered; empty when it passed.
+        reason: why it passed, does not apply or could not be answered, where that is worth a line.
     """
 
     rule: str
@@ -91,6 +91,11 @@ class Outcome:
     status: Status
     problems: tuple[Problem, ...] = ()
     reason: str = ""
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to do about it, each once; never empty where it is unknown or failed."""
+        return tuple(dict.fromkeys(p.next_step for p in self.problems if p.next_step))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for ``--json``."""

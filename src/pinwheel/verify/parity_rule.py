@@ -1,4 +1,4 @@
-"""``parity`` with the official wheel, and ``one-libtorch``: what others say of the wheel."""
+"""``parity``: how a wheel differs from upstream's own, and for which capabilities each is."""
 
 from __future__ import annotations
 
@@ -15,20 +15,29 @@ from pinwheel.inputs.store import Store
 from pinwheel.inspect.compared import DIST_INFO
 from pinwheel.inspect.parity import Change, Difference, Parity, compare_wheels
 from pinwheel.inspect.region import unreadable
+from pinwheel.inspect.wheel import open_wheel
 from pinwheel.recipe.lock import Role
 from pinwheel.verify.claim import Claim, Project
-from pinwheel.verify.library import shortened
+from pinwheel.verify.library import read_libraries, shortened
 from pinwheel.verify.manifest import NAME
 from pinwheel.verify.model import Checked, Problem
 
-PARITY, ONE = "parity", "one-libtorch"
+PARITY = "parity"
+Counts = Mapping[str, Mapping[str, int]]  # library -> target, ``sm_80``, -> how many cubins
 _FINISHED = "written when the wheel is finished (docs/wheel.md)"
 #: What finishing adds to the package, whatever upstream has there.
 _MODULES = ("_version.py", "_pinwheel.py")
 
 
 def check_parity(
-    wheel: Path, sha256: str, official: Path | None, claim: Claim, store: Store, scratch: Path
+    wheel: Path,
+    sha256: str,
+    official: Path | None,
+    claim: Claim,
+    store: Store,
+    scratch: Path,
+    *,
+    targets: Counts,
 ) -> Checked:
     """Compare with upstream's own wheel: the one given, or the lock's from the store.
 
@@ -39,6 +48,7 @@ def check_parity(
         claim: what the wheel is held against; its recipe explains differences.
         store: where the lock's reference is looked for.
         scratch: a directory to work in.
+        targets: the wheel's own device code.
 
     Raises:
         WheelError, ArtifactError: one of the two wheels cannot be read.
@@ -47,7 +57,7 @@ def check_parity(
     """
     project = claim.project
     if official is not None:
-        return _compare(wheel, sha256, official, claim)
+        return _compare(wheel, sha256, official, claim, targets, scratch)
     if project is None:
         if claim.ours:
             why = f"no lock names an official wheel: {claim.project_from}"
@@ -63,7 +73,7 @@ def check_parity(
         why = f"{item.path} is not in the store: `pinwheel fetch`, or --official"
         return Checked(unsure={PARITY: why})
     with _named(path, item.path, scratch) as named:
-        return _compare(wheel, sha256, named, claim)
+        return _compare(wheel, sha256, named, claim, targets, scratch)
 
 
 @contextmanager
@@ -75,11 +85,16 @@ def _named(path: Path, name: str, scratch: Path) -> Iterator[Path]:
         yield link
 
 
-def _compare(wheel: Path, sha256: str, official: Path, claim: Claim) -> Checked:
+def _compare(
+    wheel: Path, sha256: str, official: Path, claim: Claim, targets: Counts, scratch: Path
+) -> Checked:
     if not official.is_file():
         raise unreadable(official.name, "there is no such file", str(official))
     if sha256_file(official) == sha256:
-        return Checked(looked={PARITY: "it is the official wheel itself"})
+        return Checked(
+            looked={PARITY: "it is the official wheel itself"},
+            facts={PARITY: {"official": official.name, "official-sha256": sha256, "ok": True}},
+        )
     parity = _explained(wheel, official, claim)
     problems = []
     if not parity.ok:
@@ -98,8 +113,41 @@ def _compare(wheel: Path, sha256: str, official: Path, claim: Claim) -> Checked:
     return Checked(
         looked={PARITY: f"{official.name}: {explained} differences, all explained"},
         problems=tuple(problems),
-        facts={PARITY: parity.as_dict()},
+        facts={
+            PARITY: {
+                **parity.as_dict(),
+                "targets": compared_targets(wheel_targets(official, scratch), targets),
+            }
+        },
     )
+
+
+def wheel_targets(wheel: Path, scratch: Path) -> dict[str, dict[str, int]]:
+    """Cubins and PTX of each library that has any, by target, as cuobjdump lists them.
+
+    Args:
+        wheel: a wheel, from anywhere.
+        scratch: a directory to work in.
+
+    Raises:
+        ArtifactError: it cannot be read.
+        DiskFullError, NotWritableError: ``scratch`` cannot take its libraries.
+    """
+    with open_wheel(wheel, scratch) as reader:
+        libraries = read_libraries(reader, kernels=False, paths=())
+        return {library.name: library.counts for library in libraries if library.counts}
+
+
+def compared_targets(official: Counts, ours: Counts) -> dict[str, dict[str, dict[str, int]]]:
+    """Both wheels' device code side by side: library -> ``official``, ``ours`` -> target -> count.
+
+    A difference that the recipe explains is explained for these targets: another list of
+    capabilities is another wheel.
+    """
+    return {
+        name: {"official": dict(official.get(name, {})), "ours": dict(ours.get(name, {}))}
+        for name in sorted(official.keys() | ours.keys())
+    }
 
 
 def _line(difference: Difference) -> str:
@@ -144,29 +192,3 @@ def _finishing(
 
 def _patched(project: Project) -> set[str]:
     return {path for patch in read_series(project.loaded.patches) for path in patch.paths}
-
-
-def check_loaded(loaded: Mapping[str, Sequence[str]] | None) -> Checked:
-    """``one-libtorch``: what the loader took inside the sandbox, as a build hands it in.
-
-    Args:
-        loaded: library, as ``libtorch``, -> the files it was found as; None outside a build.
-    """
-    if loaded is None:
-        why = "asked of the loader when a wheel is built; one that is only read is never loaded"
-        return Checked(skipped={ONE: why})
-    if not loaded:
-        return Checked(unsure={ONE: "the proof saw no libtorch, libc10 or libcudart at all"})
-    problems = tuple(
-        Problem(
-            rule=ONE,
-            subject=name,
-            what=f"the loader takes {len(set(paths))} copies of {name}",
-            evidence=tuple(sorted(set(paths))),
-            next_step="Find out what brings the second one: two copies are two allocators and two "
-            "registries of operators.",
-        )
-        for name, paths in sorted(loaded.items())
-        if len(set(paths)) > 1
-    )
-    return Checked(looked={ONE: ", ".join(sorted(loaded))}, problems=problems)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import NormalizedName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pinwheel.inspect.abi import TorchAbi
 from pinwheel.inspect.dist_info import CoreMetadata
@@ -119,7 +119,7 @@ def _judge(
 def _same(pin: str, version: str) -> bool:
     try:
         return Version(pin) == Version(version)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return False
 
 

@@ -20,6 +20,7 @@ from pinwheel.settings import MATRIX, Settings
 from pinwheel.verify.claim import Claim, Request, make_claim
 from pinwheel.verify.code import (
     CODE_RULES,
+    LAUNCHES,
     CodeException,
     CodeFault,
     LibraryCode,
@@ -35,11 +36,13 @@ from pinwheel.verify.library import (
     check_vendored,
     read_libraries,
 )
+from pinwheel.verify.loaded import check_loaded
 from pinwheel.verify.manifest import read_manifest
-from pinwheel.verify.model import Checked, Report, merge
-from pinwheel.verify.parity_rule import check_loaded, check_parity
+from pinwheel.verify.model import Checked, Profile, Report, merge
+from pinwheel.verify.parity_rule import check_parity
 from pinwheel.verify.pins import check_pins
 from pinwheel.verify.platform_rule import check_platform
+from pinwheel.verify.release import check_release
 from pinwheel.verify.rules import judge
 from pinwheel.verify.snapshot import Snapshot
 from pinwheel.verify.torch_rules import check_abi, load_snapshot, torch_code
@@ -63,14 +66,25 @@ def verify_wheel(path: Path, request: Request, settings: Settings, console: Cons
         # Hashing leaves the interpreter free, so beside reading it costs no time.
         digest = pool.submit(sha256_file, path)
         claim = make_claim(reader, read_manifest(reader), request, matrix, settings)
+        # What hangs on no library comes before them: the first is still being unpacked.
+        snapshot = load_snapshot(claim.torch, claim.torch_from)
         libraries = _read(reader, claim, console, kernels=request.kernels)
         sha256 = digest.result()
         parts = [
-            *_judged(reader, claim, libraries, matrix, kernels=request.kernels),
-            check_parity(path, sha256, request.official, claim, Store(settings.store), scratch),
-            check_loaded(request.loaded),
+            *_judged(reader, claim, libraries, snapshot, matrix, kernels=request.kernels),
+            check_parity(
+                path,
+                sha256,
+                request.official,
+                claim,
+                Store(settings.store),
+                scratch,
+                targets={lib.name: lib.counts for lib in libraries if lib.counts},
+            ),
+            check_loaded(path, sha256, claim, request.loaded),
         ]
         checked = merge(parts)
+        checked = merge([checked, check_release(claim, checked, matrix)])
         return Report(
             wheel=path.name,
             sha256=sha256,
@@ -85,21 +99,24 @@ def verify_wheel(path: Path, request: Request, settings: Settings, console: Cons
 def _read(
     reader: WheelReader, claim: Claim, console: Console, *, kernels: bool
 ) -> tuple[ReadLibrary, ...]:
-    total = sum(reader.library(name).size for name in reader.libraries)
-    paths = build_paths(claim.ours)
-    found = []
+    total = sum(member.size for member in reader.members)
     with console.progress(total, "bytes", f"reading {reader.path.name}") as progress:
-        for library in read_libraries(reader, kernels=kernels, paths=paths):
-            found.append(library)
+
+        def seen(library: ReadLibrary) -> None:
             progress.describe(library.name)
             progress.advance(library.size)
-    return tuple(found)
+
+        paths = build_paths(claim.ours)
+        libraries = read_libraries(reader, kernels=kernels, paths=paths, seen=seen)
+        progress.advance(total - sum(library.size for library in libraries))
+    return libraries
 
 
 def _judged(
     reader: WheelReader,
     claim: Claim,
     libraries: Sequence[ReadLibrary],
+    known: tuple[Snapshot | None, Checked],
     matrix: Matrix,
     *,
     kernels: bool,
@@ -108,7 +125,7 @@ def _judged(
     outside = elsewhere()
     host = [library.elf for library in libraries if library.host]
     used = bool(host) or bool(claim.torch)
-    snapshot, torch_known = load_snapshot(claim.torch, claim.torch_from)
+    snapshot, torch_known = known
     if not used:
         torch_known = Checked(skipped={"torch-known": "it neither uses nor requires torch"})
     return [
@@ -143,6 +160,11 @@ def _code(
             claim.capabilities,
             known=known,
             expected=_expected(claim),
+            launching=[
+                library.name
+                for library in libraries
+                if library.host and LAUNCHES.intersection(s.name for s in library.elf.undefined)
+            ],
             exceptions=exceptions,
             kernels=kernels,
             ptx_driver=_ptx_driver(libraries, matrix),
@@ -166,7 +188,8 @@ def _exceptions(claim: Claim, matrix: Matrix) -> list[CodeException]:
         recipe = claim.project.loaded.recipe
         whole = matrix.parse_capabilities(recipe.capabilities)
         found = code_exceptions(recipe.code_exceptions, known=matrix.known)
-    elif claim.manifest is not None:
+    elif claim.manifest is not None and claim.profile is not Profile.RELEASE:
+        # A release is excused by its recipe alone, never by what the wheel says of itself.
         whole = matrix.parse_capabilities(claim.manifest.capabilities_of_recipe)
         found = code_exceptions(claim.manifest.code_exceptions, known=matrix.known)
     else:
@@ -183,8 +206,9 @@ def _torch(
         for row in gpu_table(codes, torch, known=matrix.known)
     ]
     table = Checked(facts={"gpus": rows})
-    if not codes:
-        return [Checked(skipped={"torch-code": "no library holds device code"}), table]
+    if all(code.idle for code in codes):
+        why = "no library holds a kernel" if codes else "no library holds device code"
+        return [Checked(skipped={"torch-code": why}), table]
     checked = check_torch_code(torch, claim.capabilities, build=claim.torch, known=matrix.known)
     return [checked, table]
 

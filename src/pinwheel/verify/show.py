@@ -30,17 +30,12 @@ def show(report: Report, console: Console) -> None:
         console.table(
             "", ("rule", "verdict", "what was found", "what to do"), _rows(report, console)
         )
-        if gpus := _gpus(report):
-            console.table("GPUs", gpus[0], gpus[1:])
-        return
-    for outcome in report.outcomes:
-        _plain(outcome, console)
+    else:
+        for outcome in report.outcomes:
+            _plain(outcome, console)
     if gpus := _gpus(report):
         console.result("")
-        widths = [max(map(len, column)) for column in zip(*gpus, strict=True)]
-        for row in gpus:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            console.result("  ".join(cells).rstrip())
+        console.table("GPUs", gpus[0], gpus[1:])
 
 
 def _head(report: Report) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import zstandard
 from packaging.version import InvalidVersion, Version
 
-from pinwheel.errors import ArtifactError
+from pinwheel.errors import SnapshotError
 
 FORMAT = "pinwheel-torch-snapshot 1"
 SUFFIX = ".zst"
@@ -30,10 +30,6 @@ LEVEL = 19  # of zstd: 2.3.0+cu121 takes 15% less than with level 10, and is rea
 MAX_PACKED = 16 << 20  # bytes
 MAX_TEXT = 256 << 20  # bytes
 MAX_NAMES = 4_000_000
-
-
-class SnapshotError(ArtifactError):
-    """A snapshot is missing or damaged."""
 
 
 class Loaded(StrEnum):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from pinwheel.inspect.elf import Elf
 from pinwheel.inspect.region import printable
 from pinwheel.matrix.capability import Capability, KnownCapabilities, parse_capability
@@ -65,6 +67,26 @@ _NEXT = {
 }
 
 
+def builds_named(text: str, builds: Collection[str]) -> tuple[str, ...]:
+    """The torch builds that a person may mean: one by its whole name, or all of a release.
+
+    Args:
+        text: ``2.3.0+cu121`` or ``2.3.0``.
+        builds: those there are.
+
+    Returns:
+        One when it is plain which is meant, several of one release, or none.
+    """
+    try:
+        wanted = Version(text)
+    except ValueError:  # also a number of thousands of digits
+        return ()
+    same = tuple(build for build in builds if Version(build) == wanted)
+    if same or wanted.local:
+        return same
+    return tuple(build for build in builds if Version(Version(build).public) == wanted)
+
+
 def load_snapshot(build: str, source: str) -> tuple[Snapshot | None, Checked]:
     """The snapshot of the torch build a wheel is held against, and ``torch-known``.
 
@@ -80,10 +102,13 @@ def load_snapshot(build: str, source: str) -> tuple[Snapshot | None, Checked]:
         return None, Checked(unsure={rule: source})
     known = snapshots.builds()
     if build not in known:
+        meant = builds_named(build, known)
         problem = Problem(
             rule=rule,
             subject=printable(build, 60),
-            what=f"torch build {printable(build, 60)} is not known",
+            what=f"torch {printable(build, 60)} may be any of {', '.join(meant)}"
+            if meant
+            else f"torch build {printable(build, 60)} is not known",
             evidence=(f"from: {source}", f"known: {', '.join(known) or 'none'}"),
             next_step="Name a build with --torch, or make its snapshot: "
             "scripts/torch_snapshots.py BUILD.",
@@ -116,6 +141,7 @@ def check_abi(host: Sequence[Elf], snapshot: Snapshot | None) -> Checked:
         *(p for c in closures for p in _needed(c)),
         *(p for c in closures for p in _preloaded(c)),
         *(p for elf in host for p in _loaded_otherwise(elf)),
+        *(p for elf in host for p in _of_another_machine(elf, snapshot.build)),
     ]
     count = sum(len(c.symbols) for c in closures)
     of = {a: sum(len(c.of(a)) for c in closures) for a in Answer}
@@ -269,6 +295,22 @@ def _loaded_otherwise(elf: Elf) -> Iterator[Problem]:
             what=f"{elf.name} has the loader load libraries by other tags than NEEDED",
             evidence=shortened([printable(f"{tag}: {name}") for tag, name in elf.also_loads]),
             next_step="An extension has no use for these tags: find out who put them there.",
+        )
+
+
+def _of_another_machine(elf: Elf, build: str) -> Iterator[Problem]:
+    """A library that this torch's process cannot load, whatever its symbols are."""
+    if (elf.machine, elf.bits, elf.little_endian) != (snapshots.MACHINE, 64, True):
+        order = "little" if elf.little_endian else "big"
+        yield Problem(
+            rule="abi-resolved",
+            subject=elf.name,
+            what=f"{elf.name} is for another machine than torch {build}",
+            evidence=(
+                f"it is for {elf.machine}, {elf.bits} bits, {order}-endian",
+                f"torch {build} is known for {snapshots.MACHINE}, 64 bits, little-endian",
+            ),
+            next_step="Take the wheel of this machine; of wheels for others nothing is known.",
         )
 
 

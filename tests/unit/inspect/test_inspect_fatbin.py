@@ -301,7 +301,7 @@ def test_an_image_that_would_take_all_memory() -> None:
 
 def test_the_same_image_over_and_over_is_too_much() -> None:
     inner = bytearray(make_entry(b"", kind=1, version=(8, 4))[:64])
-    text = make_ptx().ljust(1 << 20, b"\n")
+    text = make_ptx().rstrip(b"\0").ljust(1 << 20, b"\n")
     struct.pack_into("<IQ", inner, 4, 0, len(text))
     extra = struct.pack("<II", 500, 8 + 500 * 64) + bytes(inner) * 500
     entry = make_entry(text, kind=256, packing="zstd", extra=extra)

@@ -87,7 +87,7 @@ def test_scratch_is_left_empty_when_the_caller_fails(tmp_path: Path) -> None:
 
 
 def test_a_library_is_one_by_its_first_bytes(tmp_path: Path) -> None:
-    more = {"tiny_pack/data.bin": make_elf(), "tiny_pack/text.so": b"INPUT(-lx)"}
+    more = {"tiny_pack/data.bin": make_elf(), "tiny_pack/text.so.in": b"INPUT(-lx)"}
     with open_wheel(write_wheel(tmp_path, wheel_files(**more)), tmp_path) as wheel:
         assert wheel.libraries == ("tiny_pack/_C.abi3.so", "tiny_pack/data.bin")
 

@@ -59,23 +59,37 @@ def run(*arguments: str) -> int:
 def test_the_table(make: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(make(DRIFT)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert all(any(f"│ {build} " in line for line in lines) for build in builds())
+    assert all(any(line.startswith(f"{build}\t") for line in lines) for build in builds())
     rows = {build: next(line for line in lines if build in line) for build in (OLD, NEW)}
-    assert " no " in rows[OLD]
+    assert rows[OLD].split("\t")[:3] == [OLD, "0", "no"]
     assert "torch version drift: built for torch 2.4" in rows[OLD]
     assert DRIFT in rows[OLD]
-    assert " yes " in rows[NEW]
+    assert rows[NEW].split("\t")[2] == "yes"
     assert DRIFT not in rows[NEW]
 
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(("build", "code"), [(OLD, 1), (NEW, 0)])
+@pytest.mark.parametrize("public", [False, True])
 def test_one_build_decides(
-    make: Callable[..., str], build: str, code: int, capsys: pytest.CaptureFixture[str]
+    make: Callable[..., str],
+    build: str,
+    code: int,
+    public: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("--torch", build, make(DRIFT)) == code
-    out = capsys.readouterr().out
-    assert [b for b in builds() if f"│ {b} " in out] == [build]
+    assert run("--torch", build.partition("+")[0] if public else build, make(DRIFT)) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert [b for b in builds() if any(line.startswith(b) for line in lines)] == [build]
+
+
+@pytest.mark.usefixtures("two")
+def test_a_release_with_several_builds_names_them(
+    make: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pinwheel.verify.snapshot.builds", lambda: (OLD, NEW, "2.4.0+cu124"))
+    assert run("--torch", "2.4.0", make(DRIFT)) == 2
+    assert f"any of {NEW}, 2.4.0+cu124" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two")

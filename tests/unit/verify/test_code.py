@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,35 @@ def test_torch_falls_short_where_vllm_does_not() -> None:
 
 def test_unknown_torch_code_is_unknown() -> None:
     assert "torch-code" in check_torch_code(None, caps("8.0"), build="9.9", known=KNOWN).unsure
+
+
+def with_kernels(name: str, images: str, serving: str, ptx: str = "") -> LibraryCode:
+    """A library with images for some capabilities, and kernels in those for fewer."""
+    return replace(library(name, images, ptx), serving=Targets(frozenset(caps(serving))))
+
+
+def test_an_image_without_a_kernel_serves_nobody() -> None:
+    """nvcc writes one for each capability it is told, also of a source that has none."""
+    code = with_kernels("a.so", "8.0 9.0 12.0", "8.0", ptx="9.0")
+    rows = {row["gpu"]: row["verdict"] for row in gpu_table([code], None, known=KNOWN)}
+    assert rows["8.0"] == "native"
+    assert rows["8.6"] == "runs"
+    assert {rows[gpu] for gpu in ("9.0", "10.0", "12.0")} == {"does not run"}
+    found = broken([code], "8.0 9.0")
+    assert found["code-present"] == ["no library has code for 9.0, which is declared"]
+    assert found["code-declared"] == ["a.so holds code for 12.0, which is not declared"]
+
+
+def test_a_library_without_any_kernel_limits_nothing_and_is_none_that_was_promised() -> None:
+    idle, real = with_kernels("idle.so", "5.2", ""), with_kernels("a.so", "8.0", "8.0")
+    rows = {row["gpu"]: row for row in gpu_table([idle, real], None, known=KNOWN)}
+    assert (rows["8.0"]["verdict"], rows["8.0"]["without"]) == ("native", [])
+    assert gpu_table([idle], None, known=KNOWN) == []
+    assert set(broken([idle, real], "8.0")) == {"code-declared"}
+    checked = check_code([idle, real], caps("8.0"), known=KNOWN, expected=["idle.so"])
+    assert "idle.so holds no kernel at all" in {p.what for p in checked.problems}
+    assert "code-present" in broken([idle], "8.0")
+    assert set(check_code([idle], [], known=KNOWN).skipped) == set(CODE_RULES)
 
 
 LISTS = st.lists(st.sampled_from(sorted(KNOWN.accepted)), max_size=6).map(frozenset)

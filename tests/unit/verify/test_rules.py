@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinwheel.verify.model import Checked, Problem, Profile, Report, Severity, Status, merge
-from pinwheel.verify.rules import RULES, judge
+from pinwheel.verify.rules import RULES, asked, judge
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 EVERYTHING = Checked(looked=dict.fromkeys(RULES, ""))
@@ -20,18 +20,52 @@ def problem(rule: str, *, unknown: bool = False) -> Problem:
 
 def test_the_page_has_each_rule_with_a_paragraph_and_the_same_words() -> None:
     text = PAGE.read_text()
-    rows = re.findall(r"^\| \[`([a-z0-9-]+)`\]\(#\1\) \| (\w+) \| (\w+) \| (.+) \|$", text, re.M)
-    assert rows == [(r.id, r.ours.value, r.stranger.value, r.title) for r in RULES.values()]
+    row = r"^\| \[`([a-z0-9-]+)`\]\(#\1\) \| (\w+) \| (\w+) \| (\w+) \| (.+) \|$"
+    columns = (Profile.OURS, Profile.RELEASE, Profile.STRANGER)
+    assert re.findall(row, text, re.M) == [
+        (r.id, *(r.severity(profile).value for profile in columns), r.title) for r in RULES.values()
+    ]
     paragraphs = dict(re.findall(r"^### ([a-z0-9-]+)\n((?:[^#\n].*\n)+)", text, re.M))
     assert list(paragraphs) == list(RULES)
     assert all("Cure: " in words for words in paragraphs.values())
 
 
 def test_a_rule_nobody_looked_at_is_unknown_and_does_not_fit() -> None:
-    outcomes = judge(Checked(), Profile.OURS)
+    outcomes = judge(Checked(), Profile.RELEASE)
     assert {o.status for o in outcomes} == {Status.UNKNOWN}
     assert not report(outcomes).fits
     assert not report(()).fits
+
+
+@pytest.mark.parametrize("profile", Profile)
+@pytest.mark.parametrize("state", ["unlooked", "unsure", "broken", "doubtful"])
+def test_nobody_is_left_without_a_next_step(profile: Profile, state: str) -> None:
+    checked = {
+        "unlooked": Checked(),
+        "unsure": Checked(unsure=dict.fromkeys(RULES, "who knows")),
+        "broken": Checked(problems=tuple(map(problem, RULES))),
+        "doubtful": Checked(problems=tuple(problem(rule, unknown=True) for rule in RULES)),
+    }[state]
+    for outcome in report(judge(checked, profile)).broken():
+        assert all(p.next_step and p.what for p in outcome.problems), outcome
+        assert outcome.next_steps, outcome
+        assert [p["next"] for p in outcome.as_dict()["problems"]]
+
+
+def test_a_next_step_of_its_own_is_kept() -> None:
+    mine = Problem(rule="parity", subject="a", what="b", next_step="Do this.")
+    checked = merge([EVERYTHING, Checked(problems=(mine, problem("parity")))])
+    (found,) = report(judge(checked, Profile.OURS)).broken()
+    assert found.next_steps == ("Do this.", RULES["parity"].cure)
+
+
+def test_a_release_is_held_to_more_than_ours_and_to_nothing_less() -> None:
+    worse = [Severity.OFF, Severity.WARNING, Severity.ERROR]
+    for rule in RULES.values():
+        assert worse.index(rule.severity(Profile.RELEASE)) >= worse.index(rule.ours)
+    more = set(asked(Profile.RELEASE)) - set(asked(Profile.OURS))
+    assert more == {"whole", "hermetic", "recipe-known", "parity-answered", "loader-answered"}
+    assert not more & set(asked(Profile.STRANGER))
 
 
 def report(outcomes: tuple) -> Report:  # type: ignore[type-arg]
@@ -98,5 +132,6 @@ def test_the_summary_counts() -> None:
     checked = merge([EVERYTHING, Checked(problems=(problem("parity"), problem("abi-preload")))])
     line = report(judge(checked, Profile.OURS)).summary()
     assert line == (
-        f"a-1-py3-none-any.whl: does not fit: {len(RULES) - 2} rules passed; 1 failed, 1 warned"
+        f"a-1-py3-none-any.whl: does not fit: {len(asked(Profile.OURS)) - 2} rules passed; "
+        "1 failed, 1 warned"
     )

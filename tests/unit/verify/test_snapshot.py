@@ -14,6 +14,7 @@ from abi_kit import NEW_FLAG, OLD_FLAG, library, torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pinwheel.errors import ArtifactError, SnapshotError
 from pinwheel.matrix.models import load_matrix
 from pinwheel.verify import abi_system
 from pinwheel.verify import snapshot as module
@@ -24,7 +25,6 @@ from pinwheel.verify.snapshot import (
     Loaded,
     Provider,
     Snapshot,
-    SnapshotError,
     builds,
     load,
     pack,
@@ -366,6 +366,14 @@ def test_a_build_that_is_not_known_names_those_that_are() -> None:
     with pytest.raises(SnapshotError) as error:
         load("0.1.0+cu100")
     assert builds()[0] in error.value.evidence[0]
+
+
+def test_a_damaged_snapshot_is_not_the_wheels_fault() -> None:
+    """Its own exit code: 60 tells people to throw the wheel away."""
+    with pytest.raises(SnapshotError) as error:
+        unpack(b"", "2.4.0+cu121.zst")
+    assert not isinstance(error.value, ArtifactError)
+    assert error.value.exit_code == 61
 
 
 @pytest.mark.parametrize("build", builds())

@@ -78,8 +78,9 @@ def test_plain_lines_have_no_escape_and_say_what_to_do(gate: Gate) -> None:
     assert any(line.startswith("warning  abi-preload") for line in lines)
     assert any(line.startswith("FAILED   code-libraries") for line in lines)
     assert any(line.strip().startswith("next: Find the library") for line in lines)
-    gpus = [line.split() for line in lines if line.startswith(("8.0 ", "9.0 ", "12.0 "))]
+    gpus = [line.split("\t") for line in lines if line.startswith(("8.0\t", "9.0\t", "12.0\t"))]
     assert [row[0] for row in gpus] == ["8.0", "9.0", "12.0"]
+    assert {len(row) for row in gpus} == {6}
 
 
 def test_a_terminal_gets_tables(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

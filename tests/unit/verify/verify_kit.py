@@ -43,7 +43,7 @@ from pinwheel.recipe.lock import Input, Lock, Role, SourceKind
 from pinwheel.recipe.lockfile import lock_path, write_lock
 from pinwheel.settings import Settings
 from pinwheel.verify import snapshot as snapshots
-from pinwheel.verify.model import Report, Status
+from pinwheel.verify.model import Outcome, Report, Status
 from pinwheel.verify.run import Request, verify_wheel
 from pinwheel.verify.snapshot import Library, Loaded, Provider, Snapshot, Wheel
 
@@ -216,7 +216,11 @@ class Parts:
     official: dict[str, bytes] | None = field(default_factory=dict)
     builds: dict[str, Snapshot] = field(default_factory=lambda: torch_builds())
     loaded: dict[str, list[str]] = field(
-        default_factory=lambda: {"libtorch": ["/opt/env/torch/lib/libtorch.so"]}
+        default_factory=lambda: {
+            "libc10": ["/opt/env/torch/lib/libc10.so"],
+            "libcudart": ["/opt/env/nvidia/cuda_runtime/lib/libcudart.so.12"],
+            "libtorch": ["/opt/env/torch/lib/libtorch.so"],
+        }
     )
 
     def libraries(self) -> dict[str, bytes]:
@@ -318,6 +322,8 @@ def make_world(parts: Parts, place: Path) -> tuple[Path, Settings]:
     write_lock(make_lock(loaded.digest, official), lock)
     if official is not None:
         Store(settings.store).put_file(official, sha256_file(official), official.stat().st_size)
+    exceptions = [row.model_dump() for row in loaded.recipe.code_exceptions]
+    parts.manifest.setdefault("code-exceptions", exceptions)
     return write_wheel(parts, place, sha256_file(lock), loaded.digest), settings
 
 
@@ -334,6 +340,8 @@ def make_lock(recipe: str, official: Path | None) -> Lock:
         )
 
     inputs = [
+        item("cuda-nvcc-12-4", "12.4.131-1", Role.TOOLKIT),
+        item("libc6", "2.36-9", Role.ROOT),
         item("numpy", "1.26.4", Role.RUN),
         *([item("tinypack", "1.2", Role.REFERENCE, official)] if official else []),
         item("torch", "2.3.0", Role.RUN),
@@ -425,7 +433,8 @@ def make_manifest(libraries: dict[str, bytes], tag: str, lock: str, recipe: str)
             "combo": COMBO,
             "lock-sha256": lock,
             "recipe-sha256": recipe,
-            "toolkit": {"name": TOOLKIT, "line": "12.4", "nvcc": "12.4.131"},
+            "root": {"kind": "locked", "digest": "4" * 32},
+            "toolkit": {"name": TOOLKIT, "line": "12.4", "nvcc": "12.4.131", "kind": "locked"},
             "torch": {"version": "2.3.0", "cuda": "12.1", "cxx11-abi": False},
             "python": "3.11",
             "capabilities": ["8.0", "9.0"],
@@ -483,10 +492,15 @@ def broken(report: Report) -> dict[str, Status]:
     return {o.rule: o.status for o in report.broken()}
 
 
+def outcome(report: Report, rule: str) -> Outcome:
+    """What the report says of one rule."""
+    (found,) = (o for o in report.outcomes if o.rule == rule)
+    return found
+
+
 def told(report: Report, rule: str) -> str:
     """All that the report says of one rule."""
-    (outcome,) = (o for o in report.outcomes if o.rule == rule)
-    return json.dumps(outcome.as_dict())
+    return json.dumps(outcome(report, rule).as_dict())
 
 
 __all__ += ["elf_of", "fatbins_of"]
