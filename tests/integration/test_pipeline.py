@@ -174,9 +174,25 @@ def test_dist_holds_wheel_manifest_and_sums(first: Made) -> None:
     assert report["build"]["peak-bytes"] > 100 << 20
 
 
+def test_a_dry_run_sees_what_the_build_has_made(first: Made) -> None:
+    plan = first.place.build("--dry-run").json()
+    assert plan["unchanged"] == str(first.wheel)
+    assert plan["there"] == [{"wheel": str(first.wheel), "same-lock": True}]
+    assert plan["would-stop"] == []
+    made = {name for name, part in plan["workbench"].items() if part["made"]}
+    assert made == {*plan["workbench"]} - {"environment of the proof"}
+    assert plan["store"]["download"] == plan["disk"]["download"] == 0
+    assert plan["compile"]["sources"] == plan["compile"]["compiled"] == SOURCES
+    # For another list the times of this one stand in.
+    other = first.place.build("--dry-run", "--archs", "8.0").json()["compile"]
+    assert (other["sources"], other["compiled"]) == (SOURCES, 0)
+    assert other["seconds"] > 0
+    assert other["basis"].startswith("by a build for 4 capabilities")
+
+
 def test_the_wheel_says_what_it_is(first: Made) -> None:
     name = re.fullmatch(
-        rf"pinprobe-{re.escape(VERSION)}-cp311-abi3-(manylinux_2_(\d+)_x86_64)\.whl",
+        rf"pinprobe-{re.escape(VERSION)}-1-cp311-abi3-(manylinux_2_(\d+)_x86_64)\.whl",
         first.wheel.name,
     )
     assert name, first.wheel.name
@@ -190,6 +206,7 @@ def test_the_wheel_says_what_it_is(first: Made) -> None:
     ]
     wheel = BytesParser().parsebytes(files[f"{info}/WHEEL"])
     assert wheel.get_all("Tag") == [f"cp311-abi3-{name[1]}"]
+    assert wheel.get_all("Build") == ["1"]
     assert VERSION in files["pinprobe/_version.py"].decode()
     assert b"2.11.0" in files["pinprobe/_pinwheel.py"]
     needed = [needs_glibc(first.wheel, library) for library in LIBRARIES]
