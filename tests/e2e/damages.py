@@ -15,10 +15,10 @@ from damages_wheel import Wheel
 
 from pinwheel.verify.model import Profile, Status
 
-#: Rule -> why no byte of a wheel can break it.
+#: Rule -> why no byte of a wheel breaks it.
 NO_BYTES = {
-    "one-libtorch": "it is asked of the loader in the sandbox while a wheel is built, of the files "
-    "that lie in the environment; reading a wheel asks it of nobody",
+    "parity-answered": "it asks which official wheel was compared with: lock, store and command "
+    "line decide that. It is left open with recipe-known, when no lock is known",
 }
 
 
@@ -185,6 +185,89 @@ OTHERS = {
     "operator": Damage(rule="parity", do=_operator, says="topk_softmax"),
 }
 
+
+# --- what a release must be -----------------------------------------------------------------------
+
+#: What a build of the flagship saw the loader take (docs/rules.md, one-libtorch).
+LOADED = {
+    "libc10": ["/opt/env/lib/python3.11/site-packages/torch/lib/libc10.so"],
+    "libcudart": ["/opt/env/lib/python3.11/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12"],
+    "libtorch": ["/opt/env/lib/python3.11/site-packages/torch/lib/libtorch.so"],
+}
+#: Held to what a release must be: the loader's answer at hand, compared with the lock's own wheel.
+_RELEASE = {"profile": Profile.RELEASE, "official": None, "loaded": LOADED}
+_PARTIAL = {"whole": (Status.FAILED, "the flagship of these tests is built for 8.0 alone")}
+_UNKNOWN_RECIPE = "without the recipe and lock it was built from nothing answers this"
+
+
+def _kept(wheel: Wheel) -> None:
+    """The manifest beside it keeps what the loader took for another wheel."""
+    wheel.loaded, wheel.loaded_sha256 = LOADED, "7" * 64
+
+
+def _two_copies(wheel: Wheel) -> None:
+    wheel.loaded = {**LOADED, "libc10": [*LOADED["libc10"], "/opt/env/lib/libc10.so"]}
+
+
+def _hand_built_root(wheel: Wheel) -> None:
+    wheel.stated["root"]["kind"] = "host"
+
+
+def _hand_picked_toolkit(wheel: Wheel) -> None:
+    wheel.stated["toolkit"]["kind"] = "host"
+
+
+def _other_recipe(wheel: Wheel) -> None:
+    wheel.stated["recipe-sha256"] = "6" * 64
+
+
+RELEASE = {
+    "loaded-twice": Damage(rule="one-libtorch", do=_two_copies, says="/opt/env/lib/libc10.so"),
+    "loaded-before": Damage(
+        rule="one-libtorch", do=_kept, says="seen of another wheel", status=Status.UNKNOWN
+    ),
+    "loaded-nowhere": Damage(
+        rule="loader-answered",
+        do=_kept,
+        says="seen of another wheel",
+        status=Status.UNKNOWN,
+        also={
+            **_PARTIAL,
+            "one-libtorch": (Status.UNKNOWN, "an answer for another wheel is none for this one"),
+        },
+        asked={**_RELEASE, "loaded": None},
+    ),
+    "partial": Damage(rule="whole", do=lambda _: None, says="missing: 8.6", asked=_RELEASE),
+    "root": Damage(
+        rule="hermetic",
+        do=_hand_built_root,
+        says="manifest: root host",
+        also=_PARTIAL,
+        asked=_RELEASE,
+    ),
+    "toolkit": Damage(
+        rule="hermetic",
+        do=_hand_picked_toolkit,
+        says="manifest: toolkit host",
+        also=_PARTIAL,
+        asked=_RELEASE,
+    ),
+    "recipe": Damage(
+        rule="recipe-known",
+        do=_other_recipe,
+        says="recipe is another now",
+        status=Status.UNKNOWN,
+        also={
+            "whole": (Status.UNKNOWN, _UNKNOWN_RECIPE),
+            "companion-pins": (Status.UNKNOWN, _UNKNOWN_RECIPE),
+            "parity": (Status.UNKNOWN, _UNKNOWN_RECIPE),
+            "parity-answered": (Status.UNKNOWN, _UNKNOWN_RECIPE),
+        },
+        # With --combo the recipe is the project's, and manifest-agrees says that it differs.
+        asked={**_RELEASE, "combo": None},
+    ),
+}
+
 #: Name of a damage -> the damage.
 DAMAGES: Mapping[str, Damage] = {
     **FILE,
@@ -193,4 +276,5 @@ DAMAGES: Mapping[str, Damage] = {
     **LIBTORCH,
     **CODE,
     **OTHERS,
+    **RELEASE,
 }

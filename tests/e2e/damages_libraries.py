@@ -150,7 +150,9 @@ LIBTORCH = {
         says="_GLIBCXX_USE_CXX11_ABI=1",
     ),
     "newer-torch": Damage(
-        rule="abi-version", do=_imports(CORE, "_ZNK3c105Error4whatEv"), says="2.4"
+        rule="abi-version",
+        do=_imports(CORE, "_ZN3c1021throwNullDataPtrErrorEv"),
+        says="built for torch 2.4",
     ),
     "next-cuda": Damage(rule="abi-version", do=_next_cuda, says="libcudart.so.13"),
     "source-left-out": Damage(
@@ -173,7 +175,7 @@ LIBTORCH = {
     "preloaded": Damage(
         rule="abi-preload",
         do=_imports(CORE, "cublasHgemm"),
-        says="libcublas.so.12",
+        says=f"{CORE} uses libcublas.so.12",
         status=Status.WARNING,  # for anyone's wheel
     ),
 }

@@ -11,17 +11,20 @@ import copy
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from damages_elf import Library, without_device_code
 
 from pinwheel.build.manifest import NAME, as_json, library_facts
+from pinwheel.files import sha256_file
 from pinwheel.inspect.elf import read_elf
 from pinwheel.inspect.elsewhere import elsewhere
 from pinwheel.inspect.fatbin import count_targets, read_fatbins
 from pinwheel.inspect.region import Region
+from pinwheel.verify.loaded import KEY, kept
+from pinwheel.verify.manifest import SIDECAR
 
 
 class Wheel:
@@ -34,6 +37,9 @@ class Wheel:
         manifest: what ``pinwheel.json`` says; None leaves that file as it is in ``files``.
         rows: path -> its row of RECORD (None: it has none), where that is not the true one.
         unnoticed: libraries whose change neither RECORD nor manifest is to know of.
+        loaded: what the manifest beside the wheel is to keep of the loader's answer: library ->
+            the files it was found as. Without any there is no such manifest.
+        loaded_sha256: of the wheel that the loader was asked of; empty: of this one.
     """
 
     def __init__(self, name: str, info: str, files: Mapping[str, bytes]) -> None:
@@ -41,6 +47,8 @@ class Wheel:
         self.manifest: dict[str, Any] | None = json.loads(files[f"{info}/{NAME}"])
         self.rows: dict[str, str | None] = {}
         self.unnoticed: set[str] = set()
+        self.loaded: Mapping[str, Sequence[str]] = {}
+        self.loaded_sha256 = ""
         self._origin = dict(files)
         self._libraries: dict[str, Library] = {}
         lines = files[f"{info}/RECORD"].decode().splitlines()
@@ -113,6 +121,9 @@ class Wheel:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             for name, data in self.files.items():
                 archive.writestr(name, record.encode() if name == own else data)
+        if self.loaded:
+            answer = kept(self.loaded_sha256 or sha256_file(path), self.loaded)
+            path.with_name(f"{path.name}{SIDECAR}").write_text(json.dumps({KEY: answer}))
         return path
 
     def _row(self, name: str) -> str:
@@ -141,7 +152,7 @@ def _facts(name: str, data: bytes) -> dict[str, Any]:
 
 
 def lean(official: Path, name: str, directory: Path) -> Path:
-    """The official wheel without the device code in its libraries, which parity does not read.
+    """The official wheel without the device code in its libraries, which parity only counts.
 
     Comparing with it takes a tenth of the time.
     """

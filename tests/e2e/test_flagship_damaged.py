@@ -76,6 +76,12 @@ def packed(flagship: Wheel, tmp_path: Path) -> Iterator[Path]:
         wheel.unlink()
 
 
+@pytest.fixture(scope="module")
+def right(gate: Gate, flagship: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """What verify says of a wheel that was taken apart, put together, and not damaged."""
+    return gate.report(flagship.copy().pack(tmp_path_factory.mktemp("right")))
+
+
 def broken(report: Report) -> dict[str, Status]:
     """Rules that are neither passed nor without application, and how they came out."""
     return {o.rule: o.status for o in report.broken()}
@@ -87,32 +93,31 @@ def told(report: Report, *rules: str) -> str:
 
 
 def test_the_flagship_fits(gate: Gate, path: Path) -> None:
-    """Against the official wheel as it is; the damaged ones meet one without device code."""
+    """Against the official wheel as it is; most damaged ones meet it without its device code."""
     whole, less = gate.report(path, official=None), gate.report(path)
-    assert broken(whole) == {}, told(whole, *broken(whole))
-    assert whole.fits
-    facts = [{**r.facts["parity"], "official-sha256": ""} for r in (whole, less)]
-    assert facts[0] == facts[1]
+    assert whole.fits, told(whole, *broken(whole))
     assert whole.outcomes == less.outcomes
+    facts = [{**r.facts["parity"], "official-sha256": "", "targets": {}} for r in (whole, less)]
+    assert facts[0] == facts[1]
 
 
-def test_taken_apart_and_put_together_it_still_fits(
-    gate: Gate, flagship: Wheel, packed: Path
-) -> None:
-    report = gate.report(flagship.copy().pack(packed))
-    assert broken(report) == {}, told(report, *broken(report))
+def test_taken_apart_and_put_together_it_still_fits(gate: Gate, path: Path, right: Report) -> None:
+    assert right.fits, told(right, *broken(right))
+    assert right.outcomes == gate.report(path).outcomes
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_one_damage_breaks_its_rule_and_no_other(
-    name: str, gate: Gate, flagship: Wheel, packed: Path
+    name: str, gate: Gate, flagship: Wheel, right: Report, packed: Path
 ) -> None:
     damage = DAMAGES[name]
     wheel = flagship.copy()
     damage.do(wheel)
     report = gate.report(wheel.pack(packed), **damage.asked)
-    assert broken(report) == damage.breaks, told(report, *broken(report))
+    # It has a warning as it is: cublasHgemm, which torch's own libraries bring.
+    assert broken(report) == broken(right) | damage.breaks, told(report, *broken(report))
     assert damage.says in told(report, damage.rule)
+    assert damage.says not in told(right, damage.rule), "that is so without the damage"
     assert report.fits is (damage.status is Status.WARNING)
 
 
@@ -124,8 +129,10 @@ def test_every_rule_has_a_damage_or_a_reason_why_no_bytes_break_it() -> None:
     assert all(why for damage in DAMAGES.values() for _, why in damage.also.values())
 
 
-def test_a_damage_that_breaks_more_than_its_rule_is_the_exception() -> None:
-    """Each rule but torch-pin, companion-pins and torch-known has a damage all of its own."""
+def test_a_rule_that_cannot_break_alone_is_the_exception() -> None:
+    """Requirements stand in parity too, and what nothing is known of leaves more than one open."""
     alone = {damage.rule for damage in DAMAGES.values() if not damage.also}
     shared = {"torch-pin", "companion-pins", "torch-known"}
-    assert alone | shared | NO_BYTES.keys() == RULES.keys()
+    of_release = {"hermetic", "recipe-known", "loader-answered"}  # and it is for 8.0 alone
+    assert alone.isdisjoint(shared | of_release)
+    assert alone | shared | of_release | NO_BYTES.keys() == RULES.keys()

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from packaging.tags import parse_tag
-from verify_kit import Gate, Lib, Sec, Sym, cubin_entry, elf_of, extension, fatbins_of, ptx_entry
+from verify_kit import (
+    Gate,
+    Lib,
+    Parts,
+    Sec,
+    Sym,
+    cubin_entry,
+    elf_of,
+    extension,
+    fatbins_of,
+    ptx_entry,
+)
 
 from pinwheel.errors import ArtifactError
 from pinwheel.inspect.elsewhere import elsewhere
@@ -151,6 +164,18 @@ def test_a_wheel_of_endless_libraries_is_not_read(
     monkeypatch.setattr(library_module, name, most)
     with pytest.raises(ArtifactError, match=says):
         gate.again(gate.wheel)
+
+
+@pytest.mark.parametrize("larger", ["tinypack/a.so", "tinypack/b.so"])
+def test_of_two_damaged_libraries_the_first_is_named(gate: Gate, larger: str) -> None:
+    """Though the larger one is unpacked first."""
+    elf = b"\x7fELF"
+    sizes = {name: 300_000 if name == larger else 30 for name in ("tinypack/a.so", "tinypack/b.so")}
+    files = {name: elf + os.urandom(size) for name, size in sizes.items()}
+    wheel = gate.make(Parts(files=files))
+    for _ in range(5):
+        with pytest.raises(ArtifactError, match=r"tinypack/a\.so"):
+            gate.again(wheel)
 
 
 def test_a_long_list_is_shortened() -> None:
