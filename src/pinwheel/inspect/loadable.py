@@ -96,6 +96,16 @@ def check_library(elf: Elf) -> None:
         )
 
 
+def other_machine(elf: Elf, machine: str) -> str:
+    """What a library is for, where that is not ``machine`` with 64 bits, little-endian; or empty.
+
+    A process loads libraries of its own machine alone, whatever their symbols are.
+    """
+    if (elf.machine, elf.bits, elf.little_endian) == (machine, 64, True):
+        return ""
+    return f"{elf.machine}, {elf.bits} bits, {'little' if elf.little_endian else 'big'}-endian"
+
+
 def _refused(what: str, evidence: str, *, lfs: bool = False) -> ArtifactError:
     how = "Fetch the large files (`git lfs pull`) and build the wheel again" if lfs else ""
     return ArtifactError(

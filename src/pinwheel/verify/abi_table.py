@@ -9,6 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 from pinwheel.inspect.elf import Elf, Symbol
+from pinwheel.inspect.loadable import other_machine
 from pinwheel.verify.abi_names import names
 from pinwheel.verify.classify import (
     Cause,
@@ -21,7 +22,7 @@ from pinwheel.verify.classify import (
     sighted,
 )
 from pinwheel.verify.closure import Answer, Closure, Family, Needed, Resolution, close_all
-from pinwheel.verify.snapshot import Snapshot
+from pinwheel.verify.snapshot import MACHINE, Snapshot
 
 #: Missing symbols of one library that are looked into and listed; more are only counted.
 MAX_MISSING = 1000
@@ -37,6 +38,7 @@ class Fit:
         needed: NEEDED entries the loader would not find.
         preloaded: symbols that are found only because torch loads their library.
         counts: how many symbols come from where.
+        machine: what it is for, where that is another machine than the torch builds'; or empty.
     """
 
     library: str
@@ -44,11 +46,12 @@ class Fit:
     needed: tuple[Needed, ...]
     preloaded: tuple[Resolution, ...]
     counts: Mapping[str, int]
+    machine: str = ""
 
     @property
     def fits(self) -> bool:
-        """Everything is found."""
-        return not self.missing and not self.needed
+        """Everything is found, by a process that can load it at all."""
+        return not self.missing and not self.needed and not self.machine
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for ``--json``."""
@@ -62,6 +65,7 @@ class Fit:
             ],
             "preloaded": [{"symbol": r.name, "library": r.library} for r in self.preloaded],
             "symbols": dict(self.counts),
+            "another-machine": self.machine or None,
         }
 
 
@@ -103,6 +107,8 @@ class Row:
         together = drift(common, known, self.build) if common else ""
         found: dict[str, dict[str, None]] = {}
         for fit in self.libraries:
+            if fit.machine:
+                found.setdefault(f"for another machine: {fit.machine}", {})[fit.library] = None
             for needed in fit.needed:
                 there = f", there is {needed.nearest}" if needed.nearest else ""
                 what = f"NEEDED, {needed.need.value}{there}"
@@ -212,6 +218,7 @@ def table(libraries: Sequence[Elf], snapshots: Iterable[Snapshot]) -> Table:
     """
     family = Family(libraries)
     keys = {(s.name, s.version) for of in family.undefined.values() for s in of}
+    machines = {elf.name: other_machine(elf, MACHINE) for elf in libraries}
     seen: dict[str, _Seen] = {}
     for snapshot in snapshots:
         closures = tuple(_slim(closure) for closure in close_all(snapshot, family))
@@ -231,7 +238,9 @@ def table(libraries: Sequence[Elf], snapshots: Iterable[Snapshot]) -> Table:
             Row(
                 build=build,
                 cxx11_abi=of.cxx11_abi,
-                libraries=tuple(_fit(slim, build, seen) for slim in of.closures),
+                libraries=tuple(
+                    _fit(slim, build, seen, machines[slim.library]) for slim in of.closures
+                ),
             )
             for build, of in seen.items()
         ),
@@ -273,7 +282,7 @@ class _Seen:
         return self.sightings.get((symbol.name, symbol.version), nothing)
 
 
-def _fit(slim: _Slim, build: str, seen: Mapping[str, _Seen]) -> Fit:
+def _fit(slim: _Slim, build: str, seen: Mapping[str, _Seen], machine: str) -> Fit:
     return Fit(
         library=slim.library,
         missing=tuple(
@@ -283,6 +292,7 @@ def _fit(slim: _Slim, build: str, seen: Mapping[str, _Seen]) -> Fit:
         needed=slim.needed,
         preloaded=slim.preloaded,
         counts=slim.counts,
+        machine=machine,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from pinwheel.inspect.elf import Elf
+from pinwheel.inspect.loadable import other_machine
 from pinwheel.inspect.region import printable
 from pinwheel.matrix.capability import Capability, KnownCapabilities, parse_capability
 from pinwheel.verify import snapshot as snapshots
@@ -299,15 +300,14 @@ def _loaded_otherwise(elf: Elf) -> Iterator[Problem]:
 
 
 def _of_another_machine(elf: Elf, build: str) -> Iterator[Problem]:
-    """A library that this torch's process cannot load, whatever its symbols are."""
-    if (elf.machine, elf.bits, elf.little_endian) != (snapshots.MACHINE, 64, True):
-        order = "little" if elf.little_endian else "big"
+    """A library that this torch's process cannot load."""
+    if other := other_machine(elf, snapshots.MACHINE):
         yield Problem(
             rule="abi-resolved",
             subject=elf.name,
             what=f"{elf.name} is for another machine than torch {build}",
             evidence=(
-                f"it is for {elf.machine}, {elf.bits} bits, {order}-endian",
+                f"it is for {other}",
                 f"torch {build} is known for {snapshots.MACHINE}, 64 bits, little-endian",
             ),
             next_step="Take the wheel of this machine; of wheels for others nothing is known.",

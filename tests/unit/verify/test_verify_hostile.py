@@ -140,6 +140,17 @@ def test_a_library_for_another_machine_fits_no_torch(gate: Gate, machine: int) -
     assert "for another machine" in told(report, "abi-resolved")
 
 
+def test_and_abi_says_so_too(at: Gate, capsys: CAPTURE) -> None:
+    at.place = at.place / "again"
+    at.place.mkdir()
+    parts = Parts(with_manifest=False)
+    parts.core = OtherMachine(183, needed=["libc.so.6"])
+    assert run("abi", at.make(parts), "--torch", "2.3.0") == 1
+    out = capsys.readouterr().out
+    assert "for another machine: EM_AARCH64" in out
+    assert "tinypack/_core_C.abi3.so" in out
+
+
 class OtherMachine(Lib):
     """The same library with another e_machine."""
 
