@@ -36,7 +36,7 @@ from pinwheel.matrix.capability import format_capabilities
 from pinwheel.matrix.models import TorchBuild
 from pinwheel.recipe.lock import Role
 from pinwheel.settings import Settings
-from pinwheel.verify.parity_rule import wheel_targets
+from pinwheel.verify.parity_rule import unbound_operators, wheel_targets
 
 
 def build(request: Request, settings: Settings, console: Console) -> Report:
@@ -340,6 +340,7 @@ def _parity(order: Order, bench: Bench, raw: Path, patched: set[str]) -> dict[st
         namespaces={n: e.namespace for n, e in recipe.extensions.items() if e.namespace},
         # Compilers hide short schemas in instructions; the proof holds the recipe to these names.
         registered={n: e.operators for n, e in recipe.extensions.items()},
+        unbound=unbound_operators(recipe, order.capabilities),
     )
     if not parity.ok:
         raise ProofError(

@@ -108,6 +108,7 @@ def compare_wheels(
     requirements: Mapping[str, str] | None = None,
     namespaces: Mapping[str, str] | None = None,
     registered: Mapping[str, Collection[str]] | None = None,
+    unbound: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Parity:
     """Compare two wheels of one release.
 
@@ -124,6 +125,7 @@ def compare_wheels(
             lists, as ``name`` or ``namespace::name``. Each must be in our library, if only in
             pieces (a compiler may build a short schema with instructions), and the library may
             show no other.
+        unbound: library -> operator that ours declares and has no kernel for -> reason.
 
     Raises:
         WheelError: a wheel that cannot be read, or holds what no wheel may.
@@ -160,7 +162,7 @@ def compare_wheels(
             known = (registered or {}).get(path)
             parity, differences = _operators(mine, theirs, path, namespace, known)
             extensions.append(parity)
-            found += differences
+            found += _bound(path, differences, (unbound or {}).get(path, {}))
     return Parity(
         official=official.name,
         official_sha256=sha256_file(official),
@@ -168,6 +170,22 @@ def compare_wheels(
         differences=tuple(sorted(found)),
         extensions=tuple(extensions),
     )
+
+
+_UNBOUND = ", as the name that a kernel is bound to"
+
+
+def _bound(
+    path: str, differences: list[Difference], reasons: Mapping[str, str]
+) -> Iterator[Difference]:
+    """The differences with the reasons there are for operators without a kernel."""
+    named = {f"{path}: {name}{_UNBOUND}": reason for name, reason in reasons.items()}
+    missing = {d.path for d in differences if d.change is Change.MISSING}
+    for difference in differences:
+        reason = named.get(difference.path, "") if difference.change is Change.MISSING else ""
+        yield Difference(difference.kind, difference.path, difference.change, reason)
+    for unused in named.keys() - missing:
+        yield Difference(Kind.OPERATOR, unused, Change.UNUSED)
 
 
 class _Reasons:
@@ -245,9 +263,7 @@ def _operators(
     pairs += ((Change.DIFFERENT, n) for n in both if not _agree(before[n], after[n]))
     # A schema declares an operator, the string that is its name binds a kernel to it.
     unbound = (official.bound - ours.bound).intersection(both)
-    pairs += (
-        (Change.MISSING, f"{name}, as the name that a kernel is bound to") for name in unbound
-    )
+    pairs += ((Change.MISSING, f"{name}{_UNBOUND}") for name in unbound)
     unreadable = [n for n in both if None in (before[n].returns, after[n].returns)]
     parity = ExtensionParity(path, len(official.names), len(known), tuple(unreadable))
     return parity, [Difference(Kind.OPERATOR, f"{path}: {what}", change) for change, what in pairs]

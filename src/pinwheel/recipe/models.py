@@ -209,6 +209,15 @@ class CodeExceptionRow(Strict):
     reason: Text
 
 
+class KernelsFor(Strict):
+    """Operators whose kernels are for one capability alone: without it they are declared only."""
+
+    library: PlainPath
+    capability: Text
+    operators: tuple[Text, ...]
+    reason: Text
+
+
 class Recipe(Strict):
     """One recipe, whole."""
 
@@ -231,6 +240,7 @@ class Recipe(Strict):
     code_exceptions: Annotated[
         tuple[CodeExceptionRow, ...], Field(alias="code-exceptions", default=())
     ]
+    kernels_for: Annotated[tuple[KernelsFor, ...], Field(alias="kernels-for", default=())]
     proof: Proof
 
     @field_validator("extensions")
@@ -261,4 +271,16 @@ class Recipe(Strict):
             if key in seen:
                 raise ValueError(f"code-exceptions: {' '.join(key)} is there twice")
             seen.add(key)
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_meet_an_operator(self) -> Recipe:
+        for row in self.kernels_for:
+            if row.library not in self.extensions:
+                raise ValueError(f"kernels-for: {row.library} is none of [extensions]")
+            listed = {o.rsplit("::", 1)[-1] for o in self.extensions[row.library].operators}
+            if unknown := sorted(set(row.operators) - listed):
+                raise ValueError(f"kernels-for: {row.library} lists no operator {unknown[0]}")
+            if row.capability not in self.capabilities:
+                raise ValueError(f"kernels-for: {row.capability} is none of capabilities")
         return self

@@ -16,7 +16,9 @@ from pinwheel.inspect.compared import DIST_INFO
 from pinwheel.inspect.parity import Change, Difference, Parity, compare_wheels
 from pinwheel.inspect.region import unreadable
 from pinwheel.inspect.wheel import open_wheel
+from pinwheel.matrix.capability import Capability
 from pinwheel.recipe.lock import Role
+from pinwheel.recipe.models import Recipe
 from pinwheel.verify.claim import Claim, Project
 from pinwheel.verify.library import read_libraries, shortened
 from pinwheel.verify.manifest import NAME
@@ -173,8 +175,21 @@ def _explained(wheel: Path, official: Path, claim: Claim) -> Parity:
         namespaces={n: e.namespace for n, e in recipe.extensions.items() if e.namespace},
         # Compilers hide short schemas in instructions; the proof holds the recipe to these names.
         registered={n: e.operators for n, e in recipe.extensions.items()},
+        unbound=unbound_operators(recipe, claim.capabilities),
     )
     return replace(parity, differences=tuple(_finishing(parity.differences, finished)))
+
+
+def unbound_operators(
+    recipe: Recipe, capabilities: Sequence[Capability]
+) -> dict[str, dict[str, str]]:
+    """Library -> operator that a wheel for these capabilities only declares -> the reason."""
+    there = {f"{c.major}.{c.minor}" for c in capabilities}
+    found: dict[str, dict[str, str]] = {}
+    for row in recipe.kernels_for:
+        if row.capability not in there:
+            found.setdefault(row.library, {}).update(dict.fromkeys(row.operators, row.reason))
+    return found
 
 
 def _finishing(
