@@ -210,7 +210,10 @@ class CodeExceptionRow(Strict):
 
 
 class KernelsFor(Strict):
-    """Operators whose kernels are for one capability alone: without it they are declared only."""
+    """Operators whose kernels are for one capability alone: without it they are declared only.
+
+    ``capability`` is plain, ``9.0``, also where the code is for a variant of it.
+    """
 
     library: PlainPath
     capability: Text
@@ -281,6 +284,7 @@ class Recipe(Strict):
             listed = {o.rsplit("::", 1)[-1] for o in self.extensions[row.library].operators}
             if unknown := sorted(set(row.operators) - listed):
                 raise ValueError(f"kernels-for: {row.library} lists no operator {unknown[0]}")
-            if row.capability not in self.capabilities:
+            plain = {c.partition("+")[0].rstrip("af") for c in self.capabilities}
+            if row.capability not in plain:
                 raise ValueError(f"kernels-for: {row.capability} is none of capabilities")
         return self

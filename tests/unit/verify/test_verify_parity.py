@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import verify_kit
-from verify_kit import Gate, Parts, Sec, Sym, broken, extension, outcome
+from verify_kit import Gate, Parts, Sec, Sym, broken, cubin_entry, extension, outcome
 
 from pinwheel.verify.model import Status
 
@@ -57,6 +57,45 @@ def test_a_renamed_operator_breaks_parity(gate: Gate, parts: Parts, old: bytes, 
     parts.c = library(RODATA.replace(old, new))
     found = outcome(gate.report(parts), "parity")
     assert found.status is Status.FAILED, found
+
+
+KERNELS_FOR = """
+[[kernels-for]]
+library = "tinypack/_C.abi3.so"
+capability = "9.0"
+operators = ["scale"]
+reason = "its source is for 9.0 alone"
+"""
+UNBOUND = RODATA.replace(b"\0scale\0", b"\0\0\0\0\0\0\0")
+
+
+def only_80(parts: Parts, rodata: bytes) -> Parts:
+    """A wheel for 8.0 of a recipe for 8.0 and 9.0."""
+    parts.recipe = KERNELS_FOR
+    parts.manifest = {"capabilities": ["8.0"]}
+    parts.c = library(rodata)
+    for lib in (parts.c, parts.moe):
+        lib.entries = [cubin_entry(80)]
+    return parts
+
+
+def test_without_its_capability_an_operator_may_lack_a_kernel(gate: Gate, parts: Parts) -> None:
+    found = outcome(gate.report(only_80(parts, UNBOUND)), "parity")
+    assert found.status is Status.PASSED, found
+
+
+def test_what_is_bound_all_the_same_needs_no_reason(gate: Gate, parts: Parts) -> None:
+    found = outcome(gate.report(only_80(parts, RODATA)), "parity")
+    assert found.status is Status.FAILED
+    assert "unused explanation" in str(found.as_dict())
+
+
+def test_with_its_capability_it_must_have_one(gate: Gate, parts: Parts) -> None:
+    parts.recipe = KERNELS_FOR
+    parts.c = library(UNBOUND)
+    found = outcome(gate.report(parts), "parity")
+    assert found.status is Status.FAILED
+    assert "a kernel is bound to" in str(found.as_dict())
 
 
 def test_one_without_a_schema_breaks_it_too(gate: Gate, parts: Parts) -> None:
