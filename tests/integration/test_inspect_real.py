@@ -7,17 +7,16 @@ run but the tools.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from official_kit import VLLM_0_6_3, VLLM_0_22_1, fetched, index_file
+from official_kit import VLLM_0_6_3, VLLM_0_22_1, fetched
+from peers_kit import Tools, tools
 
 from pinwheel.inspect.abi import PythonAbi, TorchAbi, python_abi, torch_abi
 from pinwheel.inspect.consistency import WheelRule
@@ -27,22 +26,6 @@ from pinwheel.inspect.region import Region
 from pinwheel.inspect.wheel import WheelReader, open_wheel
 
 WHEELS = {"old": VLLM_0_6_3, "new": VLLM_0_22_1}
-TOOLS = [
-    index_file(
-        "nvidia-cuda-cuobjdump",
-        "13.5.37",
-        "nvidia_cuda_cuobjdump-13.5.37-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-        290354,
-        "38780fee50863252a0b8926357faa91615ca1c8346490563f33a06100cd73f58",
-    ),
-    index_file(
-        "nvidia-cuda-nvdisasm",
-        "13.5.37",
-        "nvidia_cuda_nvdisasm-13.5.37-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-        5170654,
-        "d3fdbdd49fa53e2e4aacd3db8259d052bd2b049ececdcb69e92e083c6728e7ca",
-    ),
-]
 LISTED = re.compile(r"^(ELF|PTX) file\s+\d+: \S*\.(sm_\d+a?)\.(?:cubin|ptx)$", re.MULTILINE)
 HEAD = re.compile(
     r"^Fatbin (elf|ptx) code:\n=+\narch = (\w+)\ncode version = \[(\d+),(\d+)\]\n", re.MULTILINE
@@ -64,11 +47,7 @@ COUNTS_0_6_3 = {
     "vllm/vllm_flash_attn/vllm_flash_attn_c.abi3.so": {"sm_80": 64, "sm_90": 64},
 }  # fmt: skip
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("readelf") is None, reason="compares with readelf"),
-]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @contextmanager
@@ -78,15 +57,8 @@ def opened(which: str, where: Path) -> Iterator[WheelReader]:
 
 
 @pytest.fixture(scope="module")
-def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("tools")
-    for item in TOOLS:
-        with zipfile.ZipFile(fetched(item, where)) as archive:
-            archive.extractall(where)
-    (tool,) = where.glob("nvidia/*/bin/cuobjdump")
-    for path in tool.parent.iterdir():
-        path.chmod(0o755)
-    return tool
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    return tools(tmp_path_factory.mktemp("tools"))
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +137,7 @@ def test_listing_takes_little_memory(old: WheelReader, new: WheelReader, tmp_pat
 
 @pytest.mark.parametrize("which", ["old", "new"])
 def test_cuobjdump_lists_the_same(
-    request: pytest.FixtureRequest, which: str, cuobjdump: Path, tmp_path: Path
+    request: pytest.FixtureRequest, which: str, peers: Tools, tmp_path: Path
 ) -> None:
     wheel: WheelReader = request.getfixturevalue(which)
     compared = 0
@@ -175,9 +147,9 @@ def test_cuobjdump_lists_the_same(
         if not entries:
             continue
         with as_file(region, tmp_path / "library.so") as path:
-            listed = run(cuobjdump, "-lelf", path, cwd=tmp_path)
-            listed += run(cuobjdump, "-lptx", path, cwd=tmp_path)
-            headers = HEAD.findall(run(cuobjdump, path, cwd=tmp_path))
+            listed = run(peers.bin / "cuobjdump", "-lelf", path, cwd=tmp_path)
+            listed += run(peers.bin / "cuobjdump", "-lptx", path, cwd=tmp_path)
+            headers = HEAD.findall(run(peers.bin / "cuobjdump", path, cwd=tmp_path))
         # Its list names a family target like the plain one.
         assert Counter(LISTED.findall(listed)) == Counter(
             ("ELF" if e.kind is EntryKind.CUBIN else "PTX", e.target.split()[-1].rstrip("f"))
@@ -200,38 +172,24 @@ def test_cuobjdump_lists_the_same(
     ],
 )
 def test_kernels_are_those_of_the_extracted_cubins(
-    request: pytest.FixtureRequest, which: str, name: str, cuobjdump: Path, tmp_path: Path
+    request: pytest.FixtureRequest, which: str, name: str, peers: Tools, tmp_path: Path
 ) -> None:
     wheel: WheelReader = request.getfixturevalue(which)
     region = wheel.library(name)
     entries = read_fatbins(region, read_elf(region), kernels=True)
     cubins = [e for e in entries if e.kind is EntryKind.CUBIN]
     with as_file(region, tmp_path / "library.so") as path:
-        run(cuobjdump, "-xelf", "all", path, cwd=tmp_path)
+        run(peers.bin / "cuobjdump", "-xelf", "all", path, cwd=tmp_path)
     files = sorted(tmp_path.glob("*.cubin"), key=lambda p: int(p.name.split(".")[1]))
     assert len(files) == len(cubins)
     for entry, file in zip(cubins, files, strict=True):
-        symbols = run("readelf", "-sW", file, cwd=tmp_path)
+        symbols = run(peers.bin / "readelf", "-sW", file, cwd=tmp_path)
         assert set(entry.kernels or ()) == set(KERNEL.findall(symbols))
         assert entry.toolkit == {"old": "12.4", "new": "13.0"}[which]
     if name == "vllm/_C.abi3.so":
         # What the driver loads of them on a GPU of capability 9.0.
         for target, count in (("sm_90", 2018), ("sm_90a", 144)):
             assert sum(len(e.kernels or ()) for e in cubins if e.target == target) == count
-
-
-def test_symbols_are_those_readelf_lists(old: WheelReader, tmp_path: Path) -> None:
-    region = old.library("vllm/_C.abi3.so")
-    elf = read_elf(region)
-    with as_file(region, tmp_path / "library.so") as path:
-        text = run("readelf", "--dyn-syms", "-W", path, cwd=tmp_path)
-    rows = [line.split() for line in text.splitlines() if re.match(r"\s+\d+: ", line)][1:]
-    assert len(rows) == len(elf.symbols) > 5000
-    for row, symbol in zip(rows, elf.symbols, strict=True):
-        name, _, version = row[7].partition("@") if len(row) > 7 else ("", "", "")
-        assert (symbol.name, symbol.version) == (name, version.lstrip("@"))
-        assert symbol.weak == (row[4] == "WEAK")
-        assert symbol.defined == (row[6] != "UND")
 
 
 def test_abis_of_vllm_0_22_1(new: WheelReader) -> None:
@@ -243,20 +201,3 @@ def test_abis_of_vllm_0_22_1(new: WheelReader) -> None:
     assert symbols("vllm/_C_stable_libtorch.abi3.so") == (TorchAbi.STABLE, PythonAbi.LIMITED)
     deep_gemm = next(n for n in new.libraries if "deep_gemm" in n)
     assert symbols(deep_gemm) == (TorchAbi.UNSTABLE, PythonAbi.FULL)
-
-
-def test_torch_abi_audit_classifies_the_same(old: WheelReader, new: WheelReader) -> None:
-    """Real names are safe to demangle, as it does."""
-    from torch_abi_audit.demangle import demangle_symbol
-    from torch_abi_audit.torch_abi import classify_symbol
-
-    seen: set[str] = set()
-    for wheel in (old, new):
-        for name in wheel.libraries:
-            undefined = {s.name for s in read_elf(wheel.library(name)).undefined}
-            seen |= undefined
-            verdict = torch_abi(read_elf(wheel.library(name)).symbols)
-            theirs = {s for s in undefined if classify_symbol(demangle_symbol(s)) == "unstable"}
-            # It does not know the C names of libtorch_python.
-            assert {s for s in verdict.unstable if not s.startswith("THP")} == theirs
-    assert len(seen) > 500
