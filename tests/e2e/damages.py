@@ -182,7 +182,7 @@ def _operator(wheel: Wheel) -> None:
 OTHERS = {
     "changed": Damage(rule="parity", do=_changed, says="vllm/logger.py"),
     "missing": Damage(rule="parity", do=_missing, says="vllm/py.typed"),
-    "operator": Damage(rule="parity", do=_operator, says="topk_softmax"),
+    "operator": Damage(rule="parity", do=_operator, says="topk_softmix"),
 }
 
 

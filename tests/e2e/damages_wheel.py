@@ -114,8 +114,8 @@ class Wheel:
         if self.manifest is not None:
             self.files[f"{self.info}/{NAME}"] = as_json(self.manifest)
         own = f"{self.info}/RECORD"
-        rows = {name: self._row(name) for name in self.files if name != own}
-        rows |= {own: f"{own},,"} | self.rows
+        rows: dict[str, str | None] = {n: self._row(n) for n in self.files if n != own}
+        rows |= {own: f"{own},,", **self.rows}
         record = "".join(f"{row}\n" for row in rows.values() if row is not None)
         path = directory / self.name
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -140,7 +140,7 @@ def _facts(name: str, data: bytes) -> dict[str, Any]:
     region = Region.of(data, name)
     elf = read_elf(region)
     facts = library_facts(
-        elf,
+        elf,  # type: ignore[arg-type]  # as good as the build's own
         sha256=hashlib.sha256(data).hexdigest(),
         size=len(data),
         machine_code=bool(elf.device_code),

@@ -69,7 +69,7 @@ def flagship(path: Path) -> Wheel:
 
 
 @pytest.fixture
-def packed(flagship: Wheel, tmp_path: Path) -> Iterator[Path]:
+def packed(tmp_path: Path) -> Iterator[Path]:
     """Where a damaged wheel lies for one test; fifty of them are more than a small disk has."""
     yield tmp_path
     for wheel in tmp_path.glob("*.whl"):
@@ -103,7 +103,12 @@ def test_the_flagship_fits(gate: Gate, path: Path) -> None:
 
 def test_taken_apart_and_put_together_it_still_fits(gate: Gate, path: Path, right: Report) -> None:
     assert right.fits, told(right, *broken(right))
-    assert right.outcomes == gate.report(path).outcomes
+    # What the loader took is kept for the very bytes that were built.
+    before, after = (
+        [o for o in report.outcomes if o.rule != "one-libtorch"]
+        for report in (gate.report(path), right)
+    )
+    assert before == after
 
 
 @pytest.mark.parametrize("name", DAMAGES)
