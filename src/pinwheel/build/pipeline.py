@@ -340,7 +340,7 @@ def _parity(order: Order, bench: Bench, raw: Path, patched: set[str]) -> dict[st
         namespaces={n: e.namespace for n, e in recipe.extensions.items() if e.namespace},
         # Compilers hide short schemas in instructions; the proof holds the recipe to these names.
         registered={n: e.operators for n, e in recipe.extensions.items()},
-        unbound=unbound_operators(recipe, order.capabilities),
+        unbound=unbound_operators(recipe, map(str, order.capabilities)),
     )
     if not parity.ok:
         raise ProofError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from pinwheel.inspect.dist_info import HASHES, CoreMetadata, RecordRow, WheelInfo
@@ -88,7 +88,8 @@ def statements(
         "METADATA": str(metadata.version),
         dist_info: _normal(stated_version),
     }
-    if len(set(versions.values())) != 1:
+    # 1.0 and 1.0.0 are one version (PEP 440), and installers take either for the other.
+    if len({canonicalize_version(version) for version in versions.values()}) != 1:
         yield Problem(WheelRule.VERSION, "", _listed(versions))
     if wheel.build and wheel.build != file_name.build:
         builds = {"file name": file_name.build or "none", "WHEEL": wheel.build}

@@ -260,6 +260,15 @@ def _check_capabilities(matrix: Matrix, recipe: Recipe, report: Report) -> None:
             error.next_step,
         )
         return
+    declared = {f"{c.major}.{c.minor}" for c in capabilities}
+    for row in recipe.kernels_for:
+        if row.capability not in declared:
+            report(
+                "capabilities",
+                f"kernels-for names {row.capability}, which the recipe does not declare",
+                (f"recipe capabilities: {' '.join(recipe.capabilities)}", row.library),
+                "Write a declared capability, plain and without +PTX, or take the table away.",
+            )
     for name in recipe.toolkits.offered:
         toolkit = matrix.toolkits.get(name)
         if toolkit is None or toolkit.line not in matrix.cuda:

@@ -284,7 +284,4 @@ class Recipe(Strict):
             listed = {o.rsplit("::", 1)[-1] for o in self.extensions[row.library].operators}
             if unknown := sorted(set(row.operators) - listed):
                 raise ValueError(f"kernels-for: {row.library} lists no operator {unknown[0]}")
-            plain = {c.partition("+")[0].rstrip("af") for c in self.capabilities}
-            if row.capability not in plain:
-                raise ValueError(f"kernels-for: {row.capability} is none of capabilities")
         return self

@@ -117,6 +117,11 @@ class Claim:
         return self.profile is not Profile.STRANGER
 
     @property
+    def asked(self) -> bool:
+        """``--archs`` named the capabilities: those it must serve, not what it was built for."""
+        return self.capabilities_from.startswith("--archs")
+
+    @property
     def torch_release(self) -> str:
         """Public version of the torch build, ``2.4.0``."""
         return self.torch.partition("+")[0]

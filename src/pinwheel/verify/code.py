@@ -102,6 +102,7 @@ _RULE = {
     CodeFault.KERNELS: "code-kernels",
     CodeFault.UNDECLARED: "code-declared",
 }
+_NOT_READ = "kernels were not read (--no-kernels)"
 CODE_RULES = ("code-present", *_RULE.values(), "code-exceptions")
 
 
@@ -151,6 +152,7 @@ def check_code(
     exceptions: Iterable[CodeException] = (),
     kernels: bool = True,
     ptx_driver: Callable[[Capability], str] = lambda _: "",
+    built: Sequence[Capability] | None = None,
 ) -> Checked:
     """Hold the code that is there against the declared capabilities.
 
@@ -163,6 +165,8 @@ def check_code(
         exceptions: what the recipe announces; one that nothing needs is a problem itself.
         kernels: the libraries' kernels were read; otherwise nothing is known of them.
         ptx_driver: the driver that compiling PTX for a capability takes, for messages.
+        built: what it was compiled for, where ``declared`` is only what it must serve; empty when
+            nobody says, None when they are the same.
 
     Raises:
         CapabilityError: a library holds code for a capability the matrix does not know.
@@ -209,7 +213,11 @@ def check_code(
     )
 
     by_library: dict[tuple[CodeFault, str], list[_Fault]] = {}
-    for fault in _faults(libraries, images, declared, known, ptx_driver):
+    faults = [
+        *_faults(libraries, declared, known, ptx_driver),
+        *(f for lib in images for f in _check_declared(lib, declared, built, known)),
+    ]
+    for fault in faults:
         key = (fault.library, fault.capability.code, fault.fault)
         if key in announced:
             used.add(key)
@@ -238,7 +246,8 @@ def check_code(
             "code-declared": "",
             "code-exceptions": f"{len(used)} in use",
         },
-        unsure={} if kernels else {"code-kernels": "kernels were not read (--no-kernels)"},
+        # An image proves that code is missing, never that a kernel is there.
+        unsure={} if kernels else dict.fromkeys(("code-present", "code-kernels"), _NOT_READ),
         problems=tuple(problems),
         facts=facts,
     )
@@ -321,7 +330,6 @@ def _problem(fault: CodeFault, library: str, found: Sequence[_Fault]) -> Problem
 
 def _faults(
     libraries: Sequence[LibraryCode],
-    images: Sequence[LibraryCode],
     declared: Sequence[Capability],
     known: KnownCapabilities,
     ptx_driver: Callable[[Capability], str],
@@ -329,8 +337,6 @@ def _faults(
     for library in libraries:
         yield from _check_library(library, declared, known, ptx_driver)
         yield from _check_kernels(library, declared, known)
-    for library in images:
-        yield from _check_declared(library, declared)
 
 
 def _check_library(
@@ -382,8 +388,16 @@ def meant_for(targets: Targets, device: Capability, *, known: KnownCapabilities)
     )
 
 
-def _check_declared(library: LibraryCode, declared: Sequence[Capability]) -> Iterator[_Fault]:
-    bases = {c.base for c in declared}
+def _check_declared(
+    library: LibraryCode,
+    declared: Sequence[Capability],
+    built: Sequence[Capability] | None,
+    known: KnownCapabilities,
+) -> Iterator[_Fault]:
+    bases = {c.base for c in (*declared, *(built or ()))}
+    if built is not None and not built:  # nobody says: what serves a declared one is meant
+        used = (cover(library.targets, plain(c), known=known).by for c in declared)
+        bases |= {c.base for c in used if c is not None}
     serving = library.targets.sass | library.targets.ptx
     for target in sorted(library.images.sass | library.images.ptx):
         # 9.0a under a declared 9.0 is how CUTLASS's Hopper kernels are compiled.

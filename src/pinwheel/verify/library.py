@@ -411,4 +411,7 @@ def check_vendored(
 
 
 def _vendored(name: str, elsewhere: Sequence[str]) -> bool:
-    return ".so" in name and comes_from_elsewhere(name, elsewhere)
+    # A static copy is one too, and file systems that take case lightly load it by any spelling.
+    spelled = f"{name.removesuffix('.a')}.so" if name.endswith(".a") else name
+    patterns = [pattern.lower() for pattern in elsewhere]
+    return ".so" in spelled and comes_from_elsewhere(spelled.lower(), patterns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from pinwheel.inspect.compared import DIST_INFO
 from pinwheel.inspect.parity import Change, Difference, Parity, compare_wheels
 from pinwheel.inspect.region import unreadable
 from pinwheel.inspect.wheel import open_wheel
-from pinwheel.matrix.capability import Capability
 from pinwheel.recipe.lock import Role
 from pinwheel.recipe.models import Recipe
 from pinwheel.verify.claim import Claim, Project
@@ -175,16 +174,17 @@ def _explained(wheel: Path, official: Path, claim: Claim) -> Parity:
         namespaces={n: e.namespace for n, e in recipe.extensions.items() if e.namespace},
         # Compilers hide short schemas in instructions; the proof holds the recipe to these names.
         registered={n: e.operators for n, e in recipe.extensions.items()},
-        unbound=unbound_operators(recipe, claim.capabilities),
+        unbound=unbound_operators(
+            recipe,
+            claim.manifest.capabilities if claim.manifest else map(str, claim.capabilities),
+        ),
     )
     return replace(parity, differences=tuple(_finishing(parity.differences, finished)))
 
 
-def unbound_operators(
-    recipe: Recipe, capabilities: Sequence[Capability]
-) -> dict[str, dict[str, str]]:
+def unbound_operators(recipe: Recipe, capabilities: Iterable[str]) -> dict[str, dict[str, str]]:
     """Library -> operator that a wheel for these capabilities only declares -> the reason."""
-    there = {f"{c.major}.{c.minor}" for c in capabilities}
+    there = {text.partition("+")[0].rstrip("af") for text in capabilities}
     found: dict[str, dict[str, str]] = {}
     for row in recipe.kernels_for:
         if row.capability not in there:

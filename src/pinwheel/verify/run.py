@@ -154,7 +154,8 @@ def _code(
     codes = [code for library in libraries if (code := library.code) is not None]
     known = matrix.known
     try:
-        exceptions = _exceptions(claim, matrix)
+        built = _built(claim, matrix)
+        exceptions = _exceptions(claim, claim.capabilities if built is None else built, matrix)
         ours = check_code(
             codes,
             claim.capabilities,
@@ -168,6 +169,7 @@ def _code(
             exceptions=exceptions,
             kernels=kernels,
             ptx_driver=_ptx_driver(libraries, matrix),
+            built=built,
         )
         torch = torch_code(snapshot, known=known)
         return [ours, *_torch(torch, codes, claim, matrix)]
@@ -178,7 +180,18 @@ def _code(
         return [Checked(unsure=why)]
 
 
-def _exceptions(claim: Claim, matrix: Matrix) -> list[CodeException]:
+def _built(claim: Claim, matrix: Matrix) -> tuple[Capability, ...] | None:
+    """What the wheel was compiled for, where ``--archs`` names what it must serve.
+
+    Raises:
+        CapabilityError: the manifest's list cannot be read.
+    """
+    if not claim.asked:
+        return None
+    return matrix.parse_capabilities(claim.manifest.capabilities) if claim.manifest else ()
+
+
+def _exceptions(claim: Claim, built: Sequence[Capability], matrix: Matrix) -> list[CodeException]:
     """Those of the recipe that can apply: of a wheel for part of its capabilities, not all do.
 
     Raises:
@@ -194,7 +207,7 @@ def _exceptions(claim: Claim, matrix: Matrix) -> list[CodeException]:
         found = code_exceptions(claim.manifest.code_exceptions, known=matrix.known)
     else:
         return []
-    left_out = {c.code for c in whole} - {c.code for c in claim.capabilities}
+    left_out = {c.code for c in whole} - {c.code for c in built}
     return [e for e in found if e.fault is CodeFault.UNDECLARED or e.capability not in left_out]
 
 

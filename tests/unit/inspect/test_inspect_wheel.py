@@ -219,6 +219,14 @@ def test_statements_that_disagree(tmp_path: Path, old: bytes, new: bytes, rule: 
     assert rules(write_wheel(tmp_path, files)) == [rule]
 
 
+def test_versions_are_compared_as_installers_do(tmp_path: Path) -> None:
+    """PEP 440: 1.2 is 1.2.0."""
+    files = {k: v for k, v in wheel_files().items() if not k.endswith("RECORD")}
+    files[f"{INFO}/METADATA"] = METADATA.replace(b"Version: 1.2.0+cu121", b"Version: 1.2+cu121")
+    files[f"{INFO}/RECORD"] = record_of(files)
+    assert rules(write_wheel(tmp_path, files)) == []
+
+
 def test_the_dist_info_directory_counts_too(tmp_path: Path) -> None:
     name = WHEEL_NAME.replace("1.2.0", "1.3.0")
     assert rules(write_wheel(tmp_path, wheel_files(), name=name)) == [WheelRule.VERSION]

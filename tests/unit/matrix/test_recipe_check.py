@@ -66,6 +66,7 @@ DRIVER = {"debian-12.4.131": {"native": "550.54.15", "minimum": "525.60.13"}}
             "toolkit-major",
             ("13.0", "12.1"),
         ),
+        ({"capabilities": ["8.0"]}, "capabilities", ("8.0", "vllm/_C.abi3.so")),
         ({"capabilities": ["8.0", "10.0"]}, "capabilities", ("10.0", "ptxas")),
         ({"capabilities": ["native"]}, "capabilities", ("native",)),
         ({"capabilities": ["8.0", "8.0"]}, "capabilities", ("8.0",)),

@@ -84,20 +84,11 @@ def test_a_malformed_recipe_names_file_line_and_key(
     assert abs(int(found[2]) - line) <= 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('operators = ["machete_gemm"', 'operators = ["machete_gem"', "lists no operator"),
-        ('capability = "9.0"\noperators', 'capability = "7.0"\noperators', "none of capabilities"),
-    ],
-)
-def test_kernels_for_names_what_the_recipe_has(
-    local: Settings, project: Path, old: str, new: str, said: str
-) -> None:
-    edit(project, old, new)
+def test_kernels_for_names_what_the_recipe_has(local: Settings, project: Path) -> None:
+    edit(project, 'operators = ["machete_gemm"', 'operators = ["machete_gem"')
     with pytest.raises(RecipeError) as caught:
         load_recipe(local, FLAGSHIP)
-    assert said in caught.value.what
+    assert "lists no operator machete_gem" in caught.value.what
 
 
 def test_a_syntax_error_names_its_line(local: Settings, project: Path) -> None:

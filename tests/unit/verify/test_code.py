@@ -101,6 +101,20 @@ def test_a_variant_that_is_declared_must_be_there_itself() -> None:
     assert "code-present" in broken([library("a.so", "9.0")], "9.0a")
 
 
+def test_what_must_be_served_need_not_be_what_it_was_compiled_for() -> None:
+    """--archs 8.6 on a wheel of 8.0 code: it runs, and the code that serves it is meant."""
+
+    def undeclared(built: str | None) -> list[str]:
+        stated = None if built is None else caps(built) if built else []
+        checked = check_code([library("a.so", "8.0 9.0")], caps("8.6"), known=KNOWN, built=stated)
+        return [p.what for p in checked.problems if p.rule == "code-declared"]
+
+    assert undeclared(None) == ["a.so holds code for 8.0 9.0, which is not declared"]
+    assert undeclared("8.0") == ["a.so holds code for 9.0, which is not declared"]
+    assert undeclared("8.0 9.0") == []
+    assert undeclared("") == ["a.so holds code for 9.0, which is not declared"]
+
+
 def test_nothing_declared_and_nothing_there() -> None:
     nothing = check_code([], [], known=KNOWN)
     assert set(nothing.skipped) == set(CODE_RULES)
@@ -117,7 +131,7 @@ def test_kernels_that_were_not_read_are_unknown_and_their_exceptions_not_stale()
         [library("a.so", "8.0 9.0")], caps("8.0 9.0"), known=KNOWN, exceptions=[rest], kernels=False
     )
     assert checked.problems == ()
-    assert "code-kernels" in checked.unsure
+    assert set(checked.unsure) == {"code-kernels", "code-present"}
 
 
 def test_ptx_alone_is_its_own_fault_and_names_the_driver() -> None:

@@ -125,6 +125,7 @@ def test_build_paths_are_absolute_and_end_in_a_slash() -> None:
         (["vllm.libs/libcudart-d0da41ae.so.11.0"], 1),  # as auditwheel repairs
         (["vllm/libtorch_cuda.so", "torch/lib/libc10.so"], 2),
         (["vllm/libcuda.so.1"], 1),
+        (["vllm/libcaffe2_nvrtc.so", "vllm/libcudart_static.a", "vllm/LIBCUDART.so.12"], 3),
         (["vllm/libcuda.py", "docs/libtorch.md", "vllm/_C.abi3.so"], 0),
     ],
 )

@@ -116,7 +116,7 @@ def test_in_junit(gate: Gate, make: Callable[[Gate], Report]) -> None:
 
 def test_the_schema_wants_a_next_step(gate: Gate) -> None:
     data = json.loads(json.dumps(document([no_kernels(gate)])))
-    (unknown,) = [o for o in data["reports"][0]["outcomes"] if o["status"] == "unknown"]
+    unknown = next(o for o in data["reports"][0]["outcomes"] if o["status"] == "unknown")
     unknown["problems"][0]["next"] = ""
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
