@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -320,7 +321,11 @@ def _of_metadata(
 ) -> tuple[str, str]:
     """The torch build METADATA asks for, and where its CUDA line comes from."""
     wanted = [r for r in metadata.requires_dist if canonicalize_name(r.name) == "torch"]
-    pins = {pin for r in wanted if on_linux(r, pythons) and (pin := exact_pin(r))}
+    asked = [r for r in wanted if on_linux(r, pythons)]
+    pins = {pin for r in asked if (pin := exact_pin(r))}
+    if asked and not pins and (oldest := _oldest(asked, matrix)):
+        admitted = printable(", ".join(str(r) for r in asked), 120)
+        return oldest, f"METADATA, {admitted}: the oldest build in arch_matrix.toml it admits"
     if len(pins) != 1:
         which = "no one release of torch" if wanted else "no torch"
         return "", f"unknown: METADATA pins {which}; name a build with --torch"
@@ -333,6 +338,21 @@ def _of_metadata(
     if only := _keyed(pin, None, matrix):
         return only, f"{said}; the only build of it in arch_matrix.toml"
     return "", f"unknown: METADATA pins torch=={pin}, arch_matrix.toml has no one build of it"
+
+
+def _oldest(asked: Sequence[Requirement], matrix: Matrix) -> str:
+    """The oldest torch build that a requirement leaving the release open admits; or empty.
+
+    What holds for it holds for those after it, for a wheel of torch's stable ABI alone; others are
+    refused for the open requirement itself (rule ``torch-pin``).
+    """
+    admitted = [
+        (version, build.cuda, key)
+        for key, build in matrix.torch.items()
+        if (version := _version(build.version))
+        and all(not r.url and r.specifier and r.specifier.contains(version) for r in asked)
+    ]
+    return min(admitted)[2] if admitted else ""
 
 
 def _release(metadata: CoreMetadata, matrix: Matrix) -> tuple[ReleaseRow | None, str]:

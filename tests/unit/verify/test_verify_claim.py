@@ -68,8 +68,8 @@ def gate_again(gate: Gate, parts: Parts, **request: object) -> Report:
     ("requires", "why"),
     [
         (["numpy<2"], "METADATA pins no torch"),
-        (["torch>=2.3"], "METADATA pins no one release of torch"),
-        (["torch==2.3.*"], "METADATA pins no one release of torch"),
+        (["torch"], "METADATA pins no one release of torch"),
+        (["torch>=99"], "METADATA pins no one release of torch"),
         (['torch==2.3.0; sys_platform == "win32"'], "METADATA pins no one release of torch"),
         (
             ['torch==2.3.0; python_version < "3.10"', 'torch==2.4.0; python_version >= "3.10"'],
@@ -88,6 +88,26 @@ def test_an_unknown_torch_is_unknown_and_does_not_fit(
     rules = ("torch-known", "abi-flag", "abi-version", "abi-link", "abi-resolved", "torch-code")
     assert {found[rule] for rule in rules} == {Status.UNKNOWN}
     assert not report.fits
+
+
+@pytest.mark.parametrize(
+    ("requires", "oldest"),
+    [
+        ("torch>=2.3", "2.3.0+cu121"),
+        ("torch==2.4.*", "2.4.0+cu121"),
+        ("torch>2.3.0", "2.3.1+cu121"),
+    ],
+)
+def test_an_open_release_is_held_against_the_oldest_it_admits(
+    gate: Gate, requires: str, oldest: str
+) -> None:
+    """A8: what torch's stable ABI asks for is a minimum; C++ symbols are tied to one release."""
+    report = gate.report(stranger(requires=[requires]))
+    value, source = claim(report, "torch")
+    assert value == oldest
+    assert source == f"METADATA, {requires}: the oldest build in arch_matrix.toml it admits"
+    assert broken(report)["torch-pin"] is Status.FAILED
+    assert "leaves the torch release open" in told(report, "torch-pin")
 
 
 def test_a_build_without_snapshot_is_unknown(gate: Gate) -> None:
