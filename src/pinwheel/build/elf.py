@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 
 from pinwheel.errors import WheelError
+from pinwheel.inspect.operators import STUMBLES
 
 MAGIC = b"\x7fELF"
 
@@ -110,21 +109,7 @@ def read_library(path: Path, name: str) -> Library:
             return _read(file, name)
         except WheelError:
             raise
-        # pyelftools meets damage with whatever its parsing ran into.
-        except (
-            ELFError,
-            OSError,  # an offset that no file can have
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            LookupError,
-            AssertionError,
-            OverflowError,
-            MemoryError,
-            RecursionError,
-            struct.error,
-        ) as error:
+        except STUMBLES as error:
             raise _damaged(name, f"{type(error).__name__}: {error}") from error
 
 

@@ -29,6 +29,22 @@ MAX_SECTION = 64 << 20  # bytes
 MAX_NAME = 200  # characters of an operator's name that is looked for
 MAX_SCHEMA = 8192  # characters; the longest of 0.6.3 has fewer than 600
 
+#: pyelftools meets damage with whatever its parsing runs into.
+STUMBLES = (
+    ELFError,
+    OSError,  # an offset that no file can have
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    struct.error,
+)
+
 # Types of schemas: torch/csrc/jit/frontend/schema_type_parser.cpp, and classes by their full name.
 _BASE = (
     r"(?:Tensor|int|float|bool|str|complex|number|Scalar|ScalarType|SymInt|SymBool|Device|Stream"
@@ -135,19 +151,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as file:
         try:
             yield file
-        except (
-            ELFError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            LookupError,
-            AssertionError,
-            OverflowError,
-            MemoryError,
-            RecursionError,
-            struct.error,
-        ) as error:
+        except STUMBLES as error:
             raise WheelError(
                 f"{path.name} cannot be read as an ELF shared library",
                 evidence=(f"{type(error).__name__}: {error}"[:300],),

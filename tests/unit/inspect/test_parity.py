@@ -302,3 +302,15 @@ def test_the_official_wheel_registers_61_and_2_operators():
         "vllm/_moe_C.abi3.so": 2,
         "vllm/vllm_flash_attn/vllm_flash_attn_c.abi3.so": 3,
     }
+
+
+@pytest.mark.parametrize("offset", [(1 << 63) - 1, 1 << 63])
+def test_a_section_where_no_file_can_have_one_is_one_clear_error(tmp_path: Path, offset: int):
+    """Beyond what a file system takes, which is an OSError, and beyond what seek takes."""
+    data = bytearray(elf())
+    table = int.from_bytes(data[0x28:0x30], "little")  # e_shoff, ELF64
+    data[table + 64 + 0x18 : table + 64 + 0x20] = offset.to_bytes(8, "little")  # sh_offset
+    bad = wheel(tmp_path / "bad.whl", {"pkg/_C.abi3.so": bytes(data)})
+    official = wheel(tmp_path / "official.whl")
+    with pytest.raises(WheelError, match="cannot be read as an ELF"):
+        compare_wheels(bad, official, absent_ok={}, patched=set())
