@@ -145,7 +145,6 @@ def verify_rows(wheel: Path, where: Path) -> dict[str, list[Command]]:
     parts = peers(wheel, where)
     return {
         "pinwheel verify": [verify],
-        "pinwheel verify --no-kernels": [(*verify, "--no-kernels")],
         **parts,
     }
 
