@@ -41,7 +41,9 @@ docs/exit-codes.md. More: docs/locks.md.""",
 @click.option("--dry-run", is_flag=True, help="Resolve and compare, and write nothing.")
 @click.option("--recipes", type=click.Path(path_type=Path), help="Directory of recipes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Cache directory.")
-@click.option("--offline", is_flag=True, help="Use no network; only --check works then.")
+@click.option(
+    "--offline", is_flag=True, help="Use no network; only --check and --export work then."
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="The last line, warnings and errors.")
 @click.option("-v", "--verbose", count=True, help="Say more.")
