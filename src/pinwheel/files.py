@@ -289,3 +289,20 @@ def remove_tree(path: Path) -> None:
                 if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
                     Path(directory).chmod(status.st_mode | stat.S_IRWXU)
         shutil.rmtree(path)
+
+
+def held(lock: Path) -> bool:
+    """Whether another process holds a lock file; none is made, and nothing written, for asking."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # who cannot ask must not remove
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

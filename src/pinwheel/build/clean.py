@@ -15,7 +15,6 @@ process has a file open in it; the hour it must be old covers processes that can
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from pinwheel.build.sizes import Sizes
 from pinwheel.build.work import Work
 from pinwheel.buildroot.lastuse import last_used, lock_of
 from pinwheel.errors import BusyError, PinwheelError
-from pinwheel.files import atomic_write, file_lock, remove_tree, writing
+from pinwheel.files import atomic_write, file_lock, held, remove_tree, writing
 from pinwheel.settings import Settings
 
 DAY = 86_400  # seconds
@@ -261,23 +260,6 @@ def _a_build(cache: Path) -> str:
         if held(lock):
             return f"a build is running: {lock.stem}"
     return ""
-
-
-def held(lock: Path) -> bool:
-    """Whether another process holds a lock file; none is made, and nothing written, for asking."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # who cannot ask must not remove
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _remove(cache: Path, kind: Kind, path: Path, reason: str) -> tuple[Fate, str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinwheel.build.clean import held
 from pinwheel.build.costs import Costs, Estimate, costs_path, estimate, minutes, read_costs
 from pinwheel.build.jobs import JobPlan, plan_jobs, this_machine
 from pinwheel.build.order import Order, Request
@@ -22,7 +21,7 @@ from pinwheel.buildroot.root import root_digest
 from pinwheel.buildroot.sandbox import preflight
 from pinwheel.console import counted
 from pinwheel.errors import BusyError, PinwheelError
-from pinwheel.files import disk_full, existing_parent, free_bytes, human_bytes, sha256_file
+from pinwheel.files import disk_full, existing_parent, free_bytes, held, human_bytes, sha256_file
 from pinwheel.inputs.fetch import offline_error
 from pinwheel.inputs.report import Stock, take_stock
 from pinwheel.inputs.store import Store

@@ -11,7 +11,6 @@ Changes of the inode (ctime) do not count: uv's cache and environments share fil
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import stat
@@ -20,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pinwheel.console import Console, counted, visible
-from pinwheel.files import atomic_write, remove_tree, writing
+from pinwheel.files import atomic_write, held, remove_tree, writing
 
 SUFFIX = ".listing"
 _REPLACED = ".replaced-"
@@ -202,19 +201,5 @@ def _another_build(cache: Path) -> bool:
             with suppress(OSError):
                 mine.add(Path(descriptor.path).readlink())
     return any(
-        path.resolve() not in mine and _held(path) for path in (cache / "work").glob("*.lock")
+        path.resolve() not in mine and held(path) for path in (cache / "work").glob("*.lock")
     )
-
-
-def _held(lock: Path) -> bool:
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return True  # who cannot ask must not remove
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
